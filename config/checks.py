@@ -1,0 +1,244 @@
+"""Judges the settled values: flags with a grammar of their own, flags that have no effect, flags that contradict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .flags import SIZED, Flag, listing, shown
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The values of all flags, where each came from, and what it would be if nobody had given it."""
+
+    values: Mapping[str, Any]
+    sources: Mapping[str, str]
+    unasked: Mapping[str, Any]
+    origin: str = ""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def given(self, name: str) -> bool:
+        """Whether a person asked for it; a file that restates a default (a saved record does) asks for nothing."""
+        source = self.sources[name]
+        return source == "command line" or (source == "file" and self.values[name] != self.unasked[name])
+
+    def called(self, name: str) -> str:
+        """The flag at the start of a message: --x, or x in run.yaml."""
+        return f"{name} in {self.origin}" if self.sources[name] == "file" else f"--{name}"
+
+
+Rule = Callable[[Settled], str | None]
+RULES: list[tuple[tuple[str, ...], Rule]] = []
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Registers a check of these flags together; it is left out when one of them is already known to be wrong."""
+
+    def register(check: Rule) -> Rule:
+        RULES.append((names, check))
+        return check
+
+    return register
+
+
+def problems_of(settled: Settled, flags: Mapping[str, Flag], wrong: set[str]) -> list[str]:
+    """Everything wrong with the values, one sentence each; `wrong` names flags whose problem is already told."""
+    problems = []
+    for name, grammar in GRAMMARS.items():
+        what = None if name in wrong or settled[name] is None else grammar(settled[name])
+        if what:
+            wrong = wrong | {name}
+            problems.append(f"{settled.called(name)} is {shown_text(settled[name])}: {what}.")
+    problems += [
+        problem for flag in flags.values() if flag.name not in wrong for problem in unused(flag, flags, settled, wrong)
+    ]
+    for names, check in RULES:
+        problem = None if wrong.intersection(names) else check(settled)
+        if problem:
+            problems.append(problem)
+    return problems
+
+
+def shown_text(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else shown(value)
+
+
+def unused(flag: Flag, flags: Mapping[str, Flag], settled: Settled, wrong: set[str]) -> list[str]:
+    """Says when a given flag has no effect because of the value of a flag that it needs."""
+    if not settled.given(flag.name):
+        return []
+    from_file = settled.sources[flag.name] == "file"
+    name = settled.called(flag.name) if from_file else flag.spelled(settled[flag.name])
+    problems = []
+    for other, values in flag.needs.items():
+        value = settled[other]
+        if other in wrong or value in values:
+            continue
+        if flags[other].kind is not bool:
+            choices = listing([shown(choice) for choice in values])
+            problems.append(
+                f"{name} is not used by --{other} {shown(value)}: remove it, or choose --{other} {choices}."
+            )
+        elif value == flags[other].default:
+            needed = flags[other].spelled(values[0])
+            problems.append(f"{name} has no effect without {needed}: remove it, or add {needed}.")
+        else:
+            problems.append(f"{name} has no effect with {flags[other].spelled(value)}: remove one of them.")
+    return problems
+
+
+def file_name(name: str) -> str | None:
+    if "/" in name or name in (".", ".."):
+        return "it becomes part of a file's name; leave out '/', and do not use '.' or '..'"
+    if len(name) > 100 or len(name.encode("utf-8", "replace")) > 200:
+        return "it becomes part of a file's name; use 1 to 100 characters (200 bytes)"
+    return None
+
+
+def share_or_count(number: float) -> str | None:
+    if number <= 1 or number.is_integer():
+        return None
+    return "above 1 it is a number of batches; give a whole number, or a share of at most 1"
+
+
+def gpus_grammar(text: str) -> str | None:
+    if text in ("auto", "none", "-1"):
+        return None
+    if text == "0":
+        return "choose none to train without a GPU, or a number of GPUs from 1 on"
+    if not re.fullmatch(r"[1-9][0-9]{0,4}|[0-9]{1,5}(,[0-9]{1,5})+", text):
+        return "choose auto, none, -1 (all), a number of GPUs, or a list of them such as 0,2"
+    numbers = [int(number) for number in text.split(",")]
+    return None if len(set(numbers)) == len(numbers) else "name each GPU once"
+
+
+def tokenizer_grammar(text: str) -> str | None:
+    if text.partition(":")[0] != "bpe":
+        return None
+    if re.fullmatch(r"bpe:[0-9]{1,9}", text) and int(text[4:]) >= 300:
+        return None
+    return "write bpe:SIZE with a whole number of at least 300, such as bpe:4096"
+
+
+GRAMMARS: dict[str, Callable[[Any], str | None]] = {
+    "run_name": file_name,
+    "console_log_filename": file_name,
+    "gpus": gpus_grammar,
+    "tokenizer": tokenizer_grammar,
+    "seed": lambda seed: None if seed < 2**32 else "give a whole number from 0 to 4294967295",
+    "val_check_interval": share_or_count,
+    "overfit_batches": share_or_count,
+    "limit_train_batches": share_or_count,
+    "limit_val_batches": share_or_count,
+    "limit_test_batches": share_or_count,
+}
+
+
+@rule("embedding_dim", "multiheaded_attention_heads")
+def heads_fit_the_width(s: Settled) -> str | None:
+    width, heads = s["embedding_dim"], s["multiheaded_attention_heads"]
+    if width % 2:
+        return f"{s.called('embedding_dim')} is {width}: give an even width, since rotary positions turn pairs."
+    if width % (2 * heads) == 0:
+        return None
+    what = "the width of a head must be even" if width % heads == 0 else "heads must divide the width"
+    fitting = [number for number in range(1, 1025) if width % (2 * number) == 0]
+    near = [number for number in fitting if number < heads][-1:] + [number for number in fitting if number > heads][:1]
+    return (
+        f"{s.called('multiheaded_attention_heads')} is {heads}, with --embedding_dim {width}: {what}; "
+        f"choose {listing([str(number) for number in near])} heads."
+    )
+
+
+@rule("warm_up_steps", "max_steps", "max_scheduling_steps")
+def warm_up_ends_in_time(s: Settled) -> str | None:
+    end = "max_scheduling_steps" if s["max_scheduling_steps"] is not None else "max_steps"
+    if s["warm_up_steps"] <= s[end]:
+        return None
+    default = ", its default" if s.sources["warm_up_steps"] == "default" else ""
+    return (
+        f"{s.called('warm_up_steps')} is {s['warm_up_steps']}{default}, over --{end} {s[end]}: "
+        f"give --warm_up_steps of at most {s[end]}, or more steps."
+    )
+
+
+@rule("validation_split_pct", "test_split_pct")
+def splits_leave_text_to_train_on(s: Settled) -> str | None:
+    valid, test = s["validation_split_pct"], s["test_split_pct"]
+    if valid + test < 1:
+        return None
+    return (
+        f"{s.called('validation_split_pct')} is {shown(valid)} and --test_split_pct {shown(test)}: "
+        "nothing is left to train on; give shares that sum to less than 1."
+    )
+
+
+@rule("execution_mode", "finetuning_model_ckpt", "resume_training_ckpt")
+def finetuning_has_one_start(s: Settled) -> str | None:
+    start, resume = s["finetuning_model_ckpt"], s["resume_training_ckpt"]
+    if start is not None and resume is not None:
+        return (
+            "--resume_training_ckpt and --finetuning_model_ckpt are both given: "
+            "a resumed run has its own weights; remove one of them."
+        )
+    if s["execution_mode"] == "finetune" and start is None and resume is None:
+        return (
+            f"{s.called('execution_mode')} is 'finetune' without a checkpoint to start from: "
+            "add --finetuning_model_ckpt PATH."
+        )
+    return None
+
+
+@rule("only_test", "only_test_model_ckpt", "resume_training_ckpt")
+def testing_has_a_checkpoint(s: Settled) -> str | None:
+    if s["only_test"] and s["resume_training_ckpt"] is not None:
+        return "--resume_training_ckpt has no effect with --only_test: use --only_test_model_ckpt instead."
+    if s["only_test"] and s["only_test_model_ckpt"] is None:
+        return "--only_test is given without a checkpoint to evaluate: add --only_test_model_ckpt PATH, or last."
+    return None
+
+
+@rule("debug_dataloader", "find_lr", "find_batch_size", "only_test")
+def one_thing_instead_of_training(s: Settled) -> str | None:
+    given = [f"--{name}" for name in ("debug_dataloader", "find_lr", "find_batch_size", "only_test") if s[name]]
+    if len(given) < 2 or given == ["--find_lr", "--find_batch_size"]:
+        return None
+    return f"{listing(given, 'and')} are given together: each does its own work instead of training; keep one."
+
+
+@rule("val_check_interval", "check_val_every_n_epoch")
+def one_rhythm_of_validation(s: Settled) -> str | None:
+    if s["check_val_every_n_epoch"] is None or not s.given("val_check_interval"):
+        return None
+    return f"{s.called('val_check_interval')} has no effect with --check_val_every_n_epoch: remove one of them."
+
+
+@rule("prefetch_factor", "num_workers", "debug_dataloader")
+def prefetching_has_workers(s: Settled) -> str | None:
+    if not s.given("prefetch_factor") or s["num_workers"] > 0 or s["debug_dataloader"]:
+        return None
+    return f"{s.called('prefetch_factor')} has no effect with --num_workers 0: remove it, or give --num_workers."
+
+
+@rule("seed", "is_random_seed")
+def one_way_to_a_seed(s: Settled) -> str | None:
+    # the record of a run holds the seed that was drawn beside is_random_seed, so only a command line is judged
+    if not s["is_random_seed"] or {s.sources["seed"], s.sources["is_random_seed"]} != {"command line"}:
+        return None
+    return "--seed has no effect with --is_random_seed: remove one of them."
+
+
+@rule("model_size", *SIZED)
+def size_is_not_overruled_by_the_file(s: Settled) -> str | None:
+    overruled = [name for name in SIZED if s.sources[name] == "file" and s[name] != s.unasked[name]]
+    if s.sources["model_size"] != "command line" or not overruled or "size table" in {s.sources[n] for n in SIZED}:
+        return None
+    return (
+        f"--model_size {s['model_size']} has no effect with {s.origin}, which sets {listing(overruled, 'and')}: "
+        "remove one of them."
+    )

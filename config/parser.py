@@ -1,0 +1,198 @@
+"""From a command line and a file to a RunConfig: default < size table < file < command line, all problems at once."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .checks import Settled, problems_of
+from .files import read_file
+from .flags import FLAGS, NAMES, SECTIONS, Flag, SettingsError, allowed, listing, read_plain, read_text, shown
+from .help import asked_for_help, print_help
+from .settings import RunConfig
+from .sizes import SIZES
+
+# fmt: off
+RETIRED = frozenset((
+    "absolute_clamp", "clamp_futures_grad", "clamp_futures_grad_max_change", "clamp_max_after_warm_up",
+    "create_model_viz", "crop_all_samples", "debug_log_filename", "discrete_contrastive_loss_true_logit_val",
+    "dyt_alpha_init", "embeddings_distance_fn", "energy_loss_coeff", "energy_loss_fn", "energy_loss_hinge",
+    "ffprobe_path", "lars_exclude_bias_bn_wd", "lars_trust_coeff", "learnable_process_memory", "mlp_dim_multiplier",
+    "mlp_dropout", "mlp_hidden_layers", "mlp_layer_norm", "normalize_initial_condition_only_first_step",
+    "num_modality_processing_mlp_layers", "out_of_bounds_loss_coeff", "preprocess_data", "print_logs",
+    "process_memory_linear_layer", "process_memory_type", "scale_cosine_sim_decay", "sharpen_predicted_distribution",
+    "soften_target_prob_dist",
+))
+# fmt: on
+VALUE = " "  # stands before each word that is a value, so that argparse never takes -1 for a flag
+
+
+@dataclass
+class Layer:
+    """Values read from one place; `wrong` names the flags that were meant there but could not be read."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    wrong: set[str] = field(default_factory=set)
+
+
+class Given(argparse.Action):
+    """Notes a flag with the words that follow it; `const` is the value of a switch."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        words = [word.removeprefix(VALUE) for word in values or ()]
+        namespace.given.append((FLAGS[self.dest], option_string, self.const, words))
+
+
+def parse_command_line(argv: Sequence[str]) -> RunConfig:
+    """The settings of a run; --help prints and exits, and every problem is a line of one SettingsError."""
+    if (group := asked_for_help(argv)) is not None:
+        print_help(group)
+        raise SystemExit(0)
+    problems: list[str] = []
+    line = read_words(argv, problems)
+    path = line.values.get("config")
+    tree = read_file(path, problems) if path is not None else {}
+    origin = shown(path)
+    file = read_tree(tree or {}, origin, problems)
+    file.values.pop("config", None)  # a saved record names the file it was made from
+    return settle(file, line, origin, problems, complete=tree is not None and "config" not in line.wrong)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """One argparse group per dataclass of settings; values stay words, which read_words judges all together."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for section, settings in SECTIONS.items():
+        group = parser.add_argument_group(section, settings.__doc__)
+        for flag in FLAGS.values():
+            if flag.group == section:
+                group.add_argument(*flag.on, dest=flag.name, action=Given, nargs="*", const=True)
+                if flag.off:
+                    group.add_argument(*flag.off, dest=flag.name, action=Given, nargs="*", const=False)
+    return parser
+
+
+def read_words(argv: Sequence[str], problems: list[str]) -> Layer:
+    """The values of a command line; a flag given twice has its last value."""
+    words: list[str] = []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        if word.startswith("--") and word != "--":
+            words += [name, VALUE + value] if equals else [name]
+        else:
+            words.append(VALUE + word)
+    namespace, rest = build_parser().parse_known_args(words, argparse.Namespace(given=[]))
+    layer = Layer()
+    for flag, spelling, const, values in namespace.given:
+        try:
+            read = read_switch(flag, const, values) if flag.kind is bool else read_values(flag, values)
+            layer.values[flag.name] = read
+        except ValueError as problem:
+            layer.wrong.add(flag.name)
+            problems.append(f"{spelling} {problem}")
+    options = {spelling: flag for flag in FLAGS.values() for spelling in (*flag.on, *flag.off)}
+    after_flag = False  # words after an unknown flag are its values, and its problem is told already
+    for word in rest:
+        if word.startswith("--"):
+            after_flag = True
+            problems.append(unknown(word, options, shown(word), layer.wrong))
+        elif not after_flag:
+            problems.append(f"{word.removeprefix(VALUE)!r} belongs to no flag: write --flag value; --help lists them.")
+    return layer
+
+
+def read_switch(flag: Flag, value: bool, words: Sequence[str]) -> bool:
+    if not words:
+        return value
+    how = f"write {flag.on[0]} or {flag.off[0]}" if flag.off else f"write {flag.on[0]}, or leave it out"
+    raise ValueError(f"is followed by {words[0]!r}: it is a switch: {how}.")
+
+
+def read_values(flag: Flag, words: Sequence[str]) -> Any:
+    if not words:
+        raise ValueError(f"has no value: {allowed(flag)}.")
+    if flag.kind is tuple:
+        return read_plain(flag, list(words))
+    if len(words) > 1:
+        got = listing([repr(word) for word in words], "and")
+        raise ValueError(f"is followed by {got}: it takes one value; put quotes around one that has spaces.")
+    return read_text(flag, words[0])
+
+
+def read_tree(tree: Mapping[str, Any], origin: str, problems: list[str]) -> Layer:
+    """The values of a file or a dict: flags, or groups of flags as RunConfig has them, or both."""
+    layer = Layer()
+    seen: set[str] = set()
+    for key, value in tree.items():
+        group = key if key in SECTIONS and isinstance(value, Mapping) else None
+        for name, plain in value.items() if group else [(key, value)]:
+            subject = f"{shown(name)} in {origin}"
+            flag = NAMES.get(name)
+            if name in SECTIONS and flag is None:
+                problems.append(f"{subject} is a group of flags: write its flags under it, as `flag: value`.")
+            elif flag is None:
+                problems.append(unknown(str(name), {**dict.fromkeys(SECTIONS), **NAMES}, subject, layer.wrong))
+            elif group and flag.group != group:
+                problems.append(f"{subject} is under {group}: move it under {flag.group}.")
+            elif flag.name in seen:
+                problems.append(f"{subject} is given twice, as {flag.name} in two places or spellings: keep one.")
+            else:
+                try:
+                    layer.values[flag.name] = read_plain(flag, plain)
+                except ValueError as problem:
+                    problems.append(f"{subject} {problem}")
+            if flag:
+                seen.add(flag.name)
+                layer.wrong.update({flag.name} - layer.values.keys())
+    return layer
+
+
+def unknown(name: str, known: Mapping[str, Flag | None], subject: str, wrong: set[str]) -> str:
+    """The problem of a name that is no flag; the flag that was probably meant is counted among the wrong ones."""
+
+    def form(spelling: str) -> str:
+        return spelling.removeprefix("--").replace("-", "_").lower()
+
+    if {form(name), form(name).removeprefix("no_")} & RETIRED:
+        return f"{subject} is retired: it was tried by its authors and abandoned; remove it."
+    forms = {form(spelling): spelling for spelling in reversed(list(known))}
+    begun = [spelling for spelling in forms if len(form(name)) > 2 and spelling.startswith(form(name) + "_")]
+    near = begun or difflib.get_close_matches(form(name), forms, n=1)
+    if not near:
+        return f"{subject} is unknown: --help lists every flag."
+    meant = forms[near[0]]
+    if flag := known[meant]:
+        wrong.add(flag.name)
+    return f"{subject} is unknown: did you mean {meant}?"
+
+
+def settle(file: Layer, line: Layer, origin: str, problems: list[str], complete: bool = True) -> RunConfig:
+    """The RunConfig of the layers, or a SettingsError with `problems` and all that are found now.
+
+    complete: False when a whole layer could not be read, so that the values cannot be judged together.
+    """
+    wrong = file.wrong | line.wrong
+    size = line.values.get("model_size") or file.values.get("model_size") or FLAGS["model_size"].default
+    table = asdict(SIZES[size])
+    if "model_size" in wrong:
+        wrong |= table.keys()
+    unasked = {name: table.get(name, flag.default) for name, flag in FLAGS.items()}
+    sources = {name: "size table" if name in table else "default" for name in FLAGS}
+    sources |= dict.fromkeys(file.values, "file") | dict.fromkeys(line.values, "command line")
+    settled = Settled(unasked | file.values | line.values, sources, unasked, origin)
+    found = problems_of(settled, FLAGS, wrong) if complete else []
+    if problems or found:
+        raise SettingsError([*problems, *found])
+    sections = {
+        section: settings(**{name: settled[name] for name, flag in FLAGS.items() if flag.group == section})
+        for section, settings in SECTIONS.items()
+    }
+    return RunConfig(**sections, sources=sources)

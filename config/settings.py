@@ -1,0 +1,220 @@
+"""Every setting of a run: one frozen dataclass per concern, one field per flag.
+
+A field is a flag of the same name. Its default, one-line help and allowed values stand here and nowhere else;
+`parser.py` turns the fields into argparse groups and `checks.py` judges the values together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+FROM_SIZE = "size table"  # default of a field that --model_size fills in
+
+
+def flag(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    words: tuple[str, ...] = (),
+    aliases: tuple[str, ...] = (),
+    needs: dict[str, tuple[Any, ...]] | None = None,
+    metavar: str | None = None,
+) -> Any:
+    """A dataclass field that is also a flag.
+
+    choices: the only texts allowed. low, high: inclusive bounds; above: exclusive lower bound.
+    words: texts allowed besides a number ("auto"). aliases: other spellings of the same flag.
+    needs: {other flag: values} under which this flag has an effect; given without them it is an error.
+    """
+    return field(
+        default=default,
+        metadata={
+            "help": help,
+            "choices": choices,
+            "low": low,
+            "high": high,
+            "above": above,
+            "words": words,
+            "aliases": aliases,
+            "needs": needs or {},
+            "metavar": metavar,
+        },
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """what is trained, and under which name"""
+
+    run_name: str = flag("default", "name of the run; part of its folder's name")
+    modality: str = flag("NLP", "kind of data", choices=("NLP",))
+    model_name: str = flag("baseline_transformer", "which model", choices=("baseline_transformer",))
+    model_size: str = flag(
+        "3xs",
+        "layers, width, heads and learning rate from the size table",
+        choices=("4xs", "3xs", "2xs", "xxs", "xs", "small", "medium", "large", "xl"),
+    )
+    execution_mode: str = flag("pretrain", "from scratch, or from the weights of a checkpoint", choices=("pretrain", "finetune"))
+    config: str | None = flag(None, "YAML or JSON file of settings; the command line wins", metavar="FILE")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """the shape of the model"""
+
+    context_length: int = flag(256, "tokens of context, S", low=1)
+    num_transformer_blocks: int = flag(FROM_SIZE, "layers, L", low=1, aliases=("override_transformer_blocks",))
+    multiheaded_attention_heads: int = flag(FROM_SIZE, "attention heads, H", low=1)
+    embedding_dim: int = flag(FROM_SIZE, "model width, D", low=2, aliases=("override_embedding_dim",))
+    ffn_dim_multiplier: float = flag(1.0, "feed-forward width as a multiple of D", above=0)
+    weight_initialization_method: str = flag("xavier", "how linear layers start", choices=("xavier", "he"))
+    weight_initialization_gain: float = flag(1.0, "factor on the initial weights", above=0)
+    tie_embeddings: bool = flag(True, "share the weights of the token embedding and the output head")
+    isolate_documents: bool = flag(True, "tokens attend only within their own document of a packed row")
+    gradient_checkpointing: bool = flag(False, "recompute activations in the backward pass: less memory, more time")
+
+
+@dataclass(frozen=True)
+class Data:
+    """what it learns from"""
+
+    dataset_name: str = flag("pydocs", "registered dataset; NAME:PART for a part of it")
+    dataset_dir: str | None = flag(None, "local file, folder or glob to read instead of the hub", metavar="PATH")
+    text_field: str = flag("text", "field that holds the text in jsonl, parquet and arrow files")
+    max_documents: int = flag(0, "read at most so many documents; 0 is all", low=0)
+    tokenizer: str = flag("bytes", "bytes, bpe:SIZE, or a Hugging Face name or folder")
+    pretokenize_dataset: bool = flag(True, "keep the tokens in a cache on disk, shared between runs")
+    num_workers: int = flag(0, "loader processes; 0 loads in the training process", low=0)
+    prefetch_factor: int = flag(2, "batches each loader process keeps ready", low=1)
+    validation_split_pct: float = flag(0.05, "share of the documents for validation", low=0, high=0.9)
+    test_split_pct: float = flag(0.05, "share of the documents for the test", low=0, high=0.9)
+    no_shuffle: bool = flag(False, "read the training rows in order; for debugging")
+    no_randomness_dataloader: bool = flag(False, "the same order of batches whatever the seed")
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """how the weights move"""
+
+    peak_learning_rate: float = flag(FROM_SIZE, "learning rate after warm-up", above=0)
+    optimizer: str = flag("adamw", "which optimizer", choices=("adamw", "adafactor", "sgd"))
+    weight_decay: float = flag(0.01, "decay of weight matrices", low=0)
+    beta1: float = flag(0.9, "AdamW's first beta", low=0, high=0.9999, needs={"optimizer": ("adamw",)})
+    beta2: float = flag(0.999, "AdamW's second beta", low=0, high=0.99999, needs={"optimizer": ("adamw",)})
+    lr_schedule: str = flag("cosine", "shape after warm-up", choices=("cosine", "linear", "constant", "one_cycle"))
+    min_lr_scale: float = flag(
+        10, "the schedule ends at peak / this", low=1, needs={"lr_schedule": ("cosine", "linear", "one_cycle")}
+    )
+    warm_up_steps: int = flag(50, "steps of linear warm-up", low=0)
+    warm_up_base_lr_divider: float = flag(100, "warm-up starts at peak / this", low=1)
+    max_scheduling_steps: int | None = flag(None, "steps until the schedule ends; default: max_steps", low=1)
+    lr_scaling_rule: bool = flag(False, "scale the learning rate by rows per step / 256")
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """how long, on what, in which precision"""
+
+    max_steps: int = flag(600, "optimizer steps", low=1)
+    max_epochs: int | None = flag(None, "stop after so many passes over the data, if that is earlier", low=1)
+    batch_size_per_device: int = flag(16, "rows per device and step", low=1)
+    accumulate_grad_batches: int = flag(1, "batches per optimizer step", low=1)
+    gradient_clip_val: float = flag(1.0, "largest gradient norm; 0 is no clipping", low=0)
+    gpus: str = flag("auto", "auto, -1 (all), a number, a list 0,2, or none")
+    cpu_processes: int = flag(1, "processes when there is no GPU", low=1, needs={"gpus": ("auto", "none")})
+    distributed_strategy: str = flag("auto", "Lightning strategy: auto, ddp, fsdp, ...")
+    val_check_interval: float = flag(200, "validate every so many batches; 1 and below: share of an epoch", above=0)
+    check_val_every_n_epoch: int | None = flag(None, "validate every n epochs instead", low=1)
+    val_sanity: int = flag(-1, "validation batches before the first step; -1 is all", low=-1)
+    seed: int = flag(0, "seed of weights, order and noise", low=0)
+    is_random_seed: bool = flag(False, "draw the seed at random; it is recorded")
+    deterministic: bool = flag(False, "only deterministic algorithms")
+    set_matmul_precision: str = flag("high", "float32 matrix products on a GPU", choices=("medium", "high", "highest"))
+    float_precision: str = flag("32", "numbers in forward and backward", choices=("32", "bf16", "16"))
+    compile_model: bool = flag(False, "compile the model's blocks with torch.compile")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """what survives"""
+
+    resume_training_ckpt: str | None = flag(
+        None, "go on from a checkpoint: a path, or last for this run_name's newest", metavar="PATH|last"
+    )
+    finetuning_model_ckpt: str | None = flag(
+        None, "start from these weights", metavar="PATH", needs={"execution_mode": ("finetune",)}
+    )
+    checkpoint_every_n_steps: int = flag(200, "steps between checkpoints; 0 saves at the end only", low=0)
+    checkpoint_monitor_string: str = flag("valid_loss", "metric that makes a checkpoint the best")
+    checkpoint_monitor_mode: str = flag("min", "is the best the smallest or the largest", choices=("min", "max"))
+    save_top_k_ckpts: int = flag(1, "how many of the best to keep, besides the newest two", low=0)
+
+
+@dataclass(frozen=True)
+class Logging:
+    """what is written down"""
+
+    logs_dir: str = flag("logs", "folder of all runs", metavar="PATH")
+    log_every_n_steps: int = flag(10, "steps between rows of metrics", low=1)
+    log_gradients: bool = flag(False, "log the gradient norm of every layer")
+    log_model_archi: bool = flag(False, "print the model's modules and sizes")
+    console_log_filename: str = flag("console.log", "name of the copy of all output in the run folder")
+    no_wandb: bool = flag(False, "do not use Weights & Biases")
+    wandb_entity: str | None = flag(None, "W&B team or user", needs={"no_wandb": (False,)})
+    wandb_project: str = flag("ebt", "W&B project", needs={"no_wandb": (False,)})
+    wandb_tags: tuple[str, ...] = flag((), "W&B tags", needs={"no_wandb": (False,)})
+    wandb_offline: bool = flag(False, "keep W&B's files here, to sync later", needs={"no_wandb": (False,)})
+
+
+@dataclass(frozen=True)
+class Debugging:
+    """find a problem in a minute"""
+
+    print_config: bool = flag(False, "show every setting and where it came from, and exit")
+    plan: bool = flag(False, "show parameters, FLOPs, memory and tokens of this run, and exit")
+    debug_dataloader: bool = flag(False, "look through the data: speed, faults, leaks; train nothing")
+    find_lr: bool = flag(False, "learning rate range test with a plot; train nothing")
+    find_batch_size: bool = flag(False, "largest batch that fits and the speed of each; train nothing")
+    fast_dev_run: bool = flag(False, "one batch of training, validation and test")
+    debug_mode: bool = flag(False, "a one-minute rehearsal: 20 batches, all checks on, no W&B")
+    overfit_batches: float = flag(0, "train on so many fixed batches (or share) until the loss is near zero", low=0)
+    limit_train_batches: float = flag(1.0, "1: all; below: share; above: number of batches an epoch", above=0)
+    limit_val_batches: float = flag(1.0, "the same for validation; 0 is none", low=0)
+    limit_test_batches: float = flag(1.0, "the same for the test; 0 is none", low=0)
+    detect_anomaly: bool = flag(False, "name the module and step of the first NaN or Inf, save its batch")
+    debug_unused_parameters: bool = flag(False, "list parameters that got no gradient")
+    find_unused_parameters: bool = flag(False, "let DDP accept parameters without gradient")
+    profiler: str | None = flag(None, "where the time goes, into the run folder", choices=("simple", "advanced", "pytorch"))
+    manual_gc_collect_every_n_steps: int = flag(0, "collect garbage only then; 0 leaves it to Python", low=0)
+
+
+@dataclass(frozen=True)
+class Testing:
+    """the test split"""
+
+    only_test: bool = flag(False, "evaluate a checkpoint on the test split; train nothing")
+    only_test_model_ckpt: str | None = flag(
+        None, "the checkpoint to evaluate: a path, or last", metavar="PATH|last", needs={"only_test": (True,)}
+    )
+    run_testing_after_training: bool = flag(False, "evaluate the test split at the end")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All settings of one run; `sources` says where each value came from."""
+
+    run: Run = Run()
+    architecture: Architecture = Architecture()
+    data: Data = Data()
+    optimizer: Optimizer = Optimizer()
+    trainer: Trainer = Trainer()
+    checkpoint: Checkpoint = Checkpoint()
+    logging: Logging = Logging()
+    debugging: Debugging = Debugging()
+    testing: Testing = Testing()
+    sources: dict[str, str] = field(default_factory=dict, compare=False)

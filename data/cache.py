@@ -1,0 +1,211 @@
+"""The folder of finished token streams: written beside and renamed, verified when read, shared by all runs.
+
+    tokens/<content>/    train.bin, valid.bin, test.bin and meta.json of one dataset under one tokenizer
+    requests/<request>   the content that a request (dataset, tokenizer, split settings) led to the last time
+    tokenizers/          trained tokenizers
+    locks/<request>      held by the process that builds it
+    building/            unfinished
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from data.errors import DataError
+from data.progress import notice
+
+WHOLE_CHECK_BYTES = 2 << 30  # larger files are verified at both ends only, to keep starts quick
+END_BYTES = 64 << 20
+
+
+def cache_root() -> Path:
+    """EBT_CACHE, else the ebt folder of the user's cache."""
+    if chosen := os.environ.get("EBT_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ebt"
+
+
+@contextmanager
+def cache_errors(root: Path) -> Iterator[None]:
+    """Turn a full disk or a read-only folder into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"The token cache {root} cannot be written ({error.strerror or error}): free some space, set EBT_CACHE to "
+            "another folder, or give --no-pretokenize_dataset to keep the tokens in memory."
+        ) from error
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Finished tokens. tokens: [N] per split; meta: what was recorded with them."""
+
+    content: str
+    path: Path
+    tokens: dict[str, np.ndarray]
+    meta: dict[str, Any]
+
+
+class TokenCache:
+    """Finds, builds and verifies entries below one root folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.tokenizers = root / "tokenizers"
+
+    def recall(self, request: str) -> str | None:
+        """The content that this request led to, if it was ever built."""
+        try:
+            return (self.root / "requests" / request).read_text().strip()
+        except OSError:
+            return None
+
+    def read(self, content: str) -> Entry | None:
+        """An entry, memory-mapped; None when it is not there or, after telling so, when it is damaged."""
+        path = self.root / "tokens" / content
+        if not path.is_dir():
+            return None
+        try:
+            meta = json.loads((path / "meta.json").read_text())
+            tokens = {name: _map(path / f"{name}.bin", meta["dtype"]) for name in meta["splits"]}
+            for name, array in tokens.items():
+                facts = meta["splits"][name]
+                if len(array) != facts["tokens"]:
+                    raise ValueError(f"{name}.bin has {len(array):,} tokens instead of {facts['tokens']:,}")
+                if checksum(array) != facts["checksum"]:
+                    raise ValueError(f"the checksum of {name}.bin is wrong")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            notice(f"The token cache {path} is damaged ({error}): building it again.")
+            return None
+        return Entry(content, path, tokens, meta)
+
+    @contextmanager
+    def lock(self, request: str) -> Iterator[None]:
+        """Let one process at a time build a request; the system frees the lock of a process that dies."""
+        with ExitStack() as stack:
+            with cache_errors(self.root):
+                path = self.root / "locks" / request
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(open(path, "w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                notice("Another process is preparing the same tokens: waiting for it.")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError:
+                pass  # a file system without locks: both build the same, and the rename in `publish` decides
+            else:
+                for left_behind in self.root.glob(f"building/{request}.*"):
+                    shutil.rmtree(left_behind, ignore_errors=True)
+            yield
+
+    @contextmanager
+    def building(self, request: str, splits: tuple[str, ...]) -> Iterator[Building]:
+        """A folder to write into; it is gone afterwards, whether it was published or not."""
+        with ExitStack() as stack:
+            with cache_errors(self.root):
+                parent = self.root / "building"
+                parent.mkdir(parents=True, exist_ok=True)
+                folder = Path(tempfile.mkdtemp(prefix=f"{request}.", dir=parent))
+                stack.callback(shutil.rmtree, folder, ignore_errors=True)
+                files = {split: stack.enter_context(open(folder / f"{split}.bin", "wb")) for split in splits}
+            # closing flushes, which fails again on a full disk; the first error is the one to show
+            try:
+                yield Building(self, request, folder, files)
+            except BaseException:
+                for file in files.values():
+                    with suppress(OSError):
+                        file.close()
+                raise
+
+
+@dataclass(frozen=True)
+class Building:
+    """An entry on its way."""
+
+    cache: TokenCache
+    request: str
+    folder: Path
+    files: dict[str, IO[bytes]]
+
+    def write(self, split: str, tokens: np.ndarray) -> None:
+        with cache_errors(self.cache.root):
+            self.files[split].write(tokens.data)
+
+    def publish(self, content: str, dtype: np.dtype, meta: dict[str, Any]) -> None:
+        """Make the entry visible under its content, complete or not at all. meta["splits"]: facts per split."""
+        with cache_errors(self.cache.root):
+            for name, file in self.files.items():
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
+                tokens = _map(self.folder / f"{name}.bin", dtype.name)
+                meta["splits"][name] |= {"tokens": len(tokens), "checksum": checksum(tokens)}
+            _write_synced(self.folder / "meta.json", json.dumps({**meta, "dtype": dtype.name}, indent=1))
+            _sync_folder(self.folder)
+            target = self.cache.root / "tokens" / content
+            target.parent.mkdir(exist_ok=True)
+            self._rename(content, target)
+            _sync_folder(target.parent)
+            requests = self.cache.root / "requests"
+            requests.mkdir(exist_ok=True)
+            pointer = self.folder.with_suffix(self.folder.suffix + ".request")
+            _write_synced(pointer, content)
+            os.replace(pointer, requests / self.request)
+
+    def _rename(self, content: str, target: Path) -> None:
+        while True:
+            try:
+                os.rename(self.folder, target)
+                return
+            except OSError:
+                if not target.is_dir():
+                    raise
+            if self.cache.read(content) is not None:
+                return  # another process was first with the same content
+            damaged = Path(tempfile.mkdtemp(prefix=f"{self.request}.", dir=self.folder.parent))
+            with suppress(FileNotFoundError):
+                os.rename(target, damaged)  # onto an empty folder; processes that have it mapped keep it
+            shutil.rmtree(damaged, ignore_errors=True)
+
+
+def checksum(tokens: np.ndarray) -> int:
+    """CRC-32 of the tokens, of both ends only where the whole would take seconds."""
+    data = tokens.view(np.uint8)
+    if len(data) <= WHOLE_CHECK_BYTES:
+        return zlib.crc32(data)
+    return zlib.crc32(data[-END_BYTES:], zlib.crc32(data[:END_BYTES]))
+
+
+def _map(path: Path, dtype: str) -> np.ndarray:
+    if path.stat().st_size == 0:  # an empty file cannot be mapped
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, mode="r")
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

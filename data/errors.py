@@ -1,0 +1,7 @@
+"""The one error of this room: something about the data that the person can put right."""
+
+from __future__ import annotations
+
+
+class DataError(ValueError):
+    """A dataset, tokenizer or cache that cannot be used; the message is one sentence with the remedy."""

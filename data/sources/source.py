@@ -1,0 +1,38 @@
+"""What a dataset has to offer: documents per split, and a key that changes when they change."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+SPLITS = ("train", "valid", "test")
+
+
+class Source(ABC):
+    """One dataset. `splits` names those of train, valid and test that it has itself; the others are cut from train."""
+
+    splits: tuple[str, ...] = ("train",)
+
+    @abstractmethod
+    def key(self) -> str:
+        """A cheap text that changes when the documents change; no document is read for it."""
+
+    @abstractmethod
+    def documents(self, split: str) -> Iterator[str]:
+        """The documents of one of `splits`, always in the same order."""
+
+    def count(self, split: str) -> int | None:
+        """How many documents to expect, for the progress bar; None when only reading would tell."""
+        return None
+
+
+def files_key(files: Iterable[Path | str]) -> str:
+    """A hash of names, sizes and times of change."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in files:
+        status = os.stat(file)
+        digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

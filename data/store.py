@@ -1,0 +1,247 @@
+"""Turns a dataset into one stream of tokens per split, kept on disk and memory-mapped, or in memory.
+
+A document is a separator and then its tokens. Which split a document belongs to is decided by a hash of its text, so it
+never depends on the order of reading, and two copies of one text can never stand on both sides; copies are dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from config.settings import Data
+from data.cache import TokenCache, cache_root
+from data.errors import DataError
+from data.parallel import ordered_map
+from data.progress import notice, progress
+from data.sources import SPLITS, Source, find_source
+from data.tokenizers import ByteTokenizer, Tokenizer, build_tokenizer, load_tokenizer
+
+FORMAT_VERSION = 1  # raise it when the same settings would give other tokens or another layout
+TASK_BYTES = 1 << 20
+READ_ORDER = ("test", "valid", "train")  # a text that is in several native splits stays in the held-out one
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split. tokens: [N], uint16 or uint32, memory-mapped or in memory; num_bytes: UTF-8 bytes of its text."""
+
+    tokens: np.ndarray
+    num_documents: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """All splits of a dataset under one tokenizer; `fingerprint` names the content, `path` is None in memory."""
+
+    tokenizer: Tokenizer
+    splits: dict[str, Split]
+    fingerprint: str
+    path: Path | None
+
+
+class Document(NamedTuple):
+    """A text that is kept: where it goes, its hash, its size in bytes."""
+
+    split: str
+    text: str
+    digest: bytes
+    size: int
+
+
+@dataclass
+class Tally:
+    """What was written to one split."""
+
+    documents: int = 0
+    bytes: int = 0
+    content: hashlib.blake2b = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
+
+
+def open_store(settings: Data) -> TokenStore:
+    """The tokens of the dataset: from the cache when they are there, else read, split and tokenised now."""
+    if settings.validation_split_pct + settings.test_split_pct >= 1:
+        raise DataError(
+            f"--validation_split_pct is {settings.validation_split_pct:g} and --test_split_pct is "
+            f"{settings.test_split_pct:g}: their sum must stay below 1, so that documents are left to train on."
+        )
+    source = find_source(settings)
+    store = _open_cached(source, settings) if settings.pretokenize_dataset else _build_in_memory(source, settings)
+    for split, flag in (("valid", "validation_split_pct"), ("test", "test_split_pct")):
+        share = getattr(settings, flag)
+        if share and not store.splits[split].num_documents:
+            notice(f"--{flag} is {share:g}, but no document fell into the {split} split: raise it or add documents.")
+    return store
+
+
+def token_dtype(tokenizer: Tokenizer) -> np.dtype:
+    """The smallest type that holds every id."""
+    return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
+
+
+def _open_cached(source: Source, settings: Data) -> TokenStore:
+    cache = TokenCache(cache_root())
+    request = _request_key(source, settings)
+    store = _find_cached(cache, request, settings)
+    if store is None:
+        with cache.lock(request):
+            # another process may have built it while this one waited
+            store = _find_cached(cache, request, settings)
+            if store is None:
+                _build_cached(cache, request, source, settings)
+                store = _find_cached(cache, request, settings)
+    assert store is not None
+    return store
+
+
+def _find_cached(cache: TokenCache, request: str, settings: Data) -> TokenStore | None:
+    """The stored tokens of a request, or None when they are missing, damaged or of another tokenizer."""
+    content = cache.recall(request)
+    entry = cache.read(content) if content else None
+    tokenizer = entry and load_tokenizer(settings.tokenizer, entry.meta["tokenizer"], cache.tokenizers)
+    if not entry or not tokenizer:
+        return None
+    splits = {
+        name: Split(entry.tokens[name], facts["documents"], facts["bytes"]) for name, facts in entry.meta["splits"].items()
+    }
+    return TokenStore(tokenizer, splits, entry.content, entry.path)
+
+
+def _build_cached(cache: TokenCache, request: str, source: Source, settings: Data) -> None:
+    tokenizer = build_tokenizer(settings.tokenizer, partial(_train_texts, source, settings), cache.tokenizers)
+    with cache.building(request, SPLITS) as building:
+        tallies = _tokenise(source, settings, tokenizer, building.write)
+        facts = {name: {"documents": tally.documents, "bytes": tally.bytes} for name, tally in tallies.items()}
+        meta = {"dataset": settings.dataset_name, "tokenizer": tokenizer.fingerprint, "splits": facts}
+        building.publish(_content_key(tallies, tokenizer, settings), token_dtype(tokenizer), meta)
+
+
+def _build_in_memory(source: Source, settings: Data) -> TokenStore:
+    tokenizer = build_tokenizer(settings.tokenizer, partial(_train_texts, source, settings), None)
+    buffers = {name: io.BytesIO() for name in SPLITS}
+    tallies = _tokenise(source, settings, tokenizer, lambda name, tokens: buffers[name].write(tokens.data))
+    splits = {}
+    for name, tally in tallies.items():
+        tokens = np.frombuffer(buffers[name].getbuffer(), token_dtype(tokenizer))
+        tokens.flags.writeable = False  # as the memory-mapped ones are
+        splits[name] = Split(tokens, tally.documents, tally.bytes)
+    return TokenStore(tokenizer, splits, _content_key(tallies, tokenizer, settings), None)
+
+
+def _request_key(source: Source, settings: Data) -> str:
+    """What is known before any text is read."""
+    return _hash(FORMAT_VERSION, settings.dataset_name, source.key(), settings.tokenizer, *_split_settings(settings))
+
+
+def _content_key(tallies: dict[str, Tally], tokenizer: Tokenizer, settings: Data) -> str:
+    """What the tokens are; the context length is not part of it, since rows are only views of the stream."""
+    texts = [tallies[name].content.hexdigest() for name in SPLITS]
+    return _hash(FORMAT_VERSION, texts, tokenizer.fingerprint, *_split_settings(settings))
+
+
+def _split_settings(settings: Data) -> tuple[float, float, int]:
+    return settings.validation_split_pct, settings.test_split_pct, settings.max_documents
+
+
+def _hash(*parts: object) -> str:
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+
+
+def read_documents(source: Source, settings: Data) -> Iterator[Document]:
+    """Every document once, with its split; blank ones are left out. --max_documents counts per native split."""
+    shares = {"test": settings.test_split_pct, "valid": settings.validation_split_pct}
+    missing = {name: share for name, share in shares.items() if name not in source.splits}
+    seen: set[bytes] = set()
+    for native in READ_ORDER:
+        if native not in source.splits:
+            continue
+        for text in islice(source.documents(native), settings.max_documents or None):
+            data = text.encode("utf-8", "replace")
+            digest = hashlib.blake2b(data, digest_size=16).digest()
+            if digest in seen or data.isspace() or not data:
+                continue
+            seen.add(digest)
+            split = _place(digest, missing) if native == "train" else native
+            yield Document(split, data.decode(), digest, len(data))
+
+
+def _place(digest: bytes, shares: dict[str, float]) -> str:
+    """The split of a training document: its hash, as a number in [0, 1), falls into somebody's share."""
+    number = int.from_bytes(digest[:8], "big") / 2**64
+    for name, share in shares.items():
+        if number < share:
+            return name
+        number -= share
+    return "train"
+
+
+def _train_texts(source: Source, settings: Data) -> Iterator[str]:
+    return (document.text for document in read_documents(source, settings) if document.split == "train")
+
+
+def _tokenise(
+    source: Source, settings: Data, tokenizer: Tokenizer, write: Callable[[str, np.ndarray], object]
+) -> dict[str, Tally]:
+    """Read, tokenise and write all documents, a few tasks at a time, so that memory does not grow with the data."""
+    tallies = {name: Tally() for name in SPLITS}
+    # bytes are copied faster than they could be sent to another process
+    processes = 1 if isinstance(tokenizer, ByteTokenizer) else None
+    tasks = _tasks(read_documents(source, settings), tallies)
+    with progress("Tokenising", "documents", _expected(source, settings)) as advance:
+        for count, streams in ordered_map(partial(encode_task, tokenizer), tasks, processes=processes):
+            for name, tokens in streams.items():
+                write(name, tokens)
+            advance(count)
+    if not tallies["train"].documents:
+        total = sum(tally.documents for tally in tallies.values())
+        raise DataError(
+            f"--dataset_name is {settings.dataset_name!r}: of its {total} documents none is left to train on; "
+            "give more documents or lower --validation_split_pct and --test_split_pct."
+        )
+    return tallies
+
+
+def _expected(source: Source, settings: Data) -> int | None:
+    counts = [source.count(name) for name in source.splits]
+    limit = settings.max_documents
+    if None in counts:
+        return None
+    return sum(min(count, limit) if limit else count for count in counts if count is not None)
+
+
+def _tasks(documents: Iterable[Document], tallies: dict[str, Tally]) -> Iterator[list[tuple[str, str]]]:
+    """Lists of (split, text) of about TASK_BYTES, counted on the way."""
+    task: list[tuple[str, str]] = []
+    size = 0
+    for document in documents:
+        tally = tallies[document.split]
+        tally.documents += 1
+        tally.bytes += document.size
+        tally.content.update(document.digest)
+        task.append((document.split, document.text))
+        size += document.size
+        if size >= TASK_BYTES:
+            yield task
+            task, size = [], 0
+    if task:
+        yield task
+
+
+def encode_task(tokenizer: Tokenizer, task: list[tuple[str, str]]) -> tuple[int, dict[str, np.ndarray]]:
+    """The number of documents and, per split, their tokens: [separator, document, separator, document, ...]."""
+    separator = np.array([tokenizer.separator_id])
+    parts: dict[str, list[np.ndarray]] = {}
+    for (split, _), tokens in zip(task, tokenizer.encode_batch([text for _, text in task]), strict=True):
+        parts.setdefault(split, []).extend((separator, tokens))
+    dtype = token_dtype(tokenizer)
+    return len(task), {split: np.concatenate(arrays, dtype=dtype, casting="unsafe") for split, arrays in parts.items()}

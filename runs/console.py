@@ -1,0 +1,61 @@
+"""A copy of everything printed, without the traces of progress bars.
+
+The copy is taken where Python writes, so install it before libraries keep a reference to the streams.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+
+
+def settle(line: str) -> str:
+    """What is left of a line on the screen after carriage returns and control sequences."""
+    shown = line.rstrip("\r").rsplit("\r", 1)[-1]
+    return CONTROL.sub("", shown).rstrip()
+
+
+class CopiedStream:
+    """Behaves as the stream it wraps; each finished line also goes to the file."""
+
+    def __init__(self, stream: Any, file: IO[str]) -> None:
+        self._stream = stream
+        self._file = file
+        self._pending = ""
+
+    def write(self, text: str) -> int:
+        count = self._stream.write(text)
+        *lines, pending = (self._pending + text).split("\n")
+        self._pending = pending[pending.rfind("\r", 0, -1) + 1 :]  # a bar redrawn for hours must not pile up here
+        try:
+            for line in lines:
+                kept = settle(line)
+                if kept or not line.strip():  # an empty line is kept, one emptied of control sequences is not
+                    self._file.write(kept + "\n")
+            self._file.flush()
+        except (OSError, ValueError):
+            pass  # a full disk must not stop the run because of its copy
+        return count
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def copy_output(path: Path, pointer: Path | None = None) -> None:
+    """Append all of stdout and stderr to `path` too; `pointer` becomes a link to it."""
+    file = open(path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (open until the process ends)
+    sys.stdout = CopiedStream(sys.stdout, file)  # type: ignore[assignment]
+    sys.stderr = CopiedStream(sys.stderr, file)  # type: ignore[assignment]
+    if pointer is not None:
+        temporary = pointer.with_name(f".{pointer.name}.{os.getpid()}")
+        try:
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(os.path.relpath(path, pointer.parent))
+            os.replace(temporary, pointer)
+        except OSError:
+            print(f"could not point {pointer} at {path}", file=sys.stderr)

@@ -1,0 +1,56 @@
+"""Writing files so that a crash leaves the old content or the new one, never a half."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+    """Write through a temporary name beside `path`, sync, rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_atomically(path, lambda file: file.write(text.encode()) and None)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def append_row(path: Path, row: dict[str, Any]) -> None:
+    """Add one JSON object as one line, in one write."""
+    with open(path, "ab") as file:
+        file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The whole rows of a .jsonl file; what a crash left half-written is passed over."""
+    rows = []
+    if path.exists():
+        for line in path.read_bytes().split(b"\n"):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict):
+                rows.append(row)
+    return rows

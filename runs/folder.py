@@ -1,0 +1,212 @@
+"""One folder per run: settings, command, code, environment, attempts, metrics, checkpoints.
+
+`logs/runs/<run_id>/` is made once and kept through every resume: the run id never changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import secrets
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from config import RunConfig
+from config.errors import UserError
+from config.record import to_dict
+from runs.files import append_row, read_rows, write_json, write_text
+
+PACKAGES = ("torch", "pytorch-lightning", "torchmetrics", "transformers", "tokenizers", "datasets", "numpy", "wandb", "submitit")
+
+RUN_DIR = "EBT_RUN_DIR"  # tells the other processes of a run which folder is theirs
+
+
+class RunError(UserError):
+    """A run that cannot be opened or found, in one sentence."""
+
+
+class RunFolder:
+    """Paths and records of one run. `create` makes it, `open` takes it up again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_id = path.name
+        self.checkpoints = path / "checkpoints"
+        self.metrics = path / "metrics.jsonl"
+        self.attempts = path / "attempts.jsonl"
+        self._lock: IO[str] | None = None
+
+    @classmethod
+    def for_run(cls, config: RunConfig) -> RunFolder:
+        """The folder this process works in: that of the run it resumes or belongs to, or a new one; held by a lock."""
+        if not is_first_process():
+            return cls.open(Path(os.environ[RUN_DIR]))
+        folder = cls.resumed(config) or cls.create(config)
+        folder.lock()
+        os.environ[RUN_DIR] = str(folder.path.absolute())
+        return folder
+
+    @classmethod
+    def create(cls, config: RunConfig) -> RunFolder:
+        """Record what is about to run; built under a staging name and renamed, so it is complete or not there."""
+        slug = re.sub(r"[^A-Za-z0-9.-]+", "-", config.run.run_name).strip("-.") or "run"
+        run_id = f"{slug[:60]}_{time.strftime('%Y%m%d-%H%M%S')}_{secrets.token_hex(3)}"
+        runs = Path(config.logging.logs_dir) / "runs"
+        staging = runs / f".{run_id}"
+        try:
+            (staging / "checkpoints").mkdir(parents=True)
+            record(staging, config)
+            staging.rename(runs / run_id)
+        except OSError as error:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise RunError(
+                f"--logs_dir is {config.logging.logs_dir!r}: cannot write there ({error.strerror}): "
+                "choose a folder you can write to, or free some space."
+            ) from error
+        return cls(runs / run_id)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        if not (path / "config.json").is_file():
+            raise RunError(f"{path} is not a run folder: it has no config.json.")
+        return cls(path)
+
+    @classmethod
+    def resumed(cls, config: RunConfig) -> RunFolder | None:
+        """The folder that --resume_training_ckpt goes on in, if it names one."""
+        wanted = config.checkpoint.resume_training_ckpt
+        if wanted is None:
+            return None
+        if wanted == "last":
+            return cls.newest(config.logging.logs_dir, config.run.run_name)
+        if not Path(wanted).is_file():
+            raise RunError(f"--resume_training_ckpt is {wanted!r}: there is no such file; give a .ckpt file, or last.")
+        folder = Path(wanted).resolve().parent.parent
+        return cls(folder) if (folder / "config.json").is_file() else None
+
+    @classmethod
+    def newest(cls, logs_dir: str, run_name: str) -> RunFolder | None:
+        """The run of this name that was started last, if there is one."""
+        found = []
+        for file in Path(logs_dir).glob("runs/[!.]*/config.json"):
+            try:
+                name = json.loads(file.read_bytes())["run"]["run_name"]
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            if name == run_name:
+                found.append((file.parent.name.rsplit("_", 2)[-2:], file.parent))
+        return cls(max(found)[1]) if found else None
+
+    def lock(self) -> None:
+        """Hold the folder for this process; the kernel lets go when the process dies, however it dies."""
+        self._lock = open(self.path / "lock", "a+")  # noqa: SIM115 (held until the process ends)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(
+                f"another process is writing run {self.run_id}: wait for it, stop it, or choose another --run_name."
+            ) from None
+
+    @contextmanager
+    def attempt(self, config: RunConfig, step: int) -> Iterator[Attempt]:
+        """Note that a process took up the run at `step` and, when it ends, how; settings it changed replace the old."""
+        attempt = Attempt(self, step)
+        if is_first_process():
+            write_json(self.path / "config.json", to_dict(config))
+            attempt.begin()
+        try:
+            yield attempt
+        except KeyboardInterrupt:
+            attempt.end(None, "stopped by hand")
+            raise
+        except BaseException as error:
+            attempt.end(None, f"error: {type(error).__name__}")
+            raise
+
+
+class Attempt:
+    """One process's work on a run, as rows of attempts.jsonl."""
+
+    def __init__(self, folder: RunFolder, first_step: int) -> None:
+        self.path = folder.attempts
+        self.first_step = first_step
+        self.number = 1 + sum("start" in row for row in read_rows(self.path))
+        self.ended = False
+
+    def begin(self) -> None:
+        row = {"attempt": self.number, "start": now(), "host": platform.node(), "pid": os.getpid()}
+        append_row(self.path, {**row, "first_step": self.first_step})
+
+    def end(self, step: int | None, cause: str) -> None:
+        if is_first_process() and not self.ended:
+            append_row(self.path, {"attempt": self.number, "end": now(), "last_step": step, "cause": cause})
+        self.ended = True
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that writes the record; the others of a run only compute."""
+    return not any(int(os.environ.get(name) or 0) for name in ("LOCAL_RANK", "SLURM_PROCID", "RANK"))
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def record(folder: Path, config: RunConfig) -> None:
+    """Write the settings, the command, the code's state and the environment into `folder`."""
+    write_json(folder / "config.json", to_dict(config))
+    write_text(folder / "command.txt", shlex.join([os.path.basename(sys.executable), *sys.argv]) + "\n")
+    code, diff = code_state()
+    write_json(folder / "code.json", code)
+    write_text(folder / "code.diff", diff)
+    write_json(folder / "environment.json", environment())
+
+
+def code_state() -> tuple[dict[str, Any], str]:
+    """Commit, branch and the uncommitted diff of the code that runs; empty where there is no git."""
+    root = Path(__file__).resolve().parent.parent
+
+    def git(*words: str) -> str:
+        try:
+            done = subprocess.run(["git", *words], cwd=root, capture_output=True, timeout=20)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
+
+    diff = git("diff", "HEAD")
+    untracked = git("ls-files", "--others", "--exclude-standard").splitlines()
+    code = {
+        "commit": git("rev-parse", "HEAD").strip() or None,
+        "branch": git("rev-parse", "--abbrev-ref", "HEAD").strip() or None,
+        "dirty": bool(diff or untracked),
+        "untracked": untracked,
+    }
+    return code, diff
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine; no environment variable, so no secret."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = None
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "cpus": os.cpu_count(),
+        "packages": versions,
+    }

@@ -1,0 +1,14 @@
+"""What the tests of config share: the problems of a command line, as the lines a person would read."""
+
+from __future__ import annotations
+
+import pytest
+
+from config import SettingsError, parse_command_line
+
+
+def problems(*argv: str) -> list[str]:
+    """The lines of the SettingsError that this command line must raise."""
+    with pytest.raises(SettingsError) as caught:
+        parse_command_line(list(argv))
+    return str(caught.value).split("\n")

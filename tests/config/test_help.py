@@ -1,0 +1,93 @@
+"""--help: every flag once, in groups, within the width of the terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from config import parse_command_line
+from config.flags import FLAGS, SECTIONS
+from config.help import help_text
+
+ROOT = Path(__file__).parents[2]
+
+
+def help_of(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command line prints before it exits with status 0."""
+    with pytest.raises(SystemExit) as caught:
+        parse_command_line(argv)
+    assert caught.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
+@pytest.mark.parametrize("group", ["", *SECTIONS])
+def test_every_flag_is_there_once_and_no_line_is_too_long(
+    monkeypatch: pytest.MonkeyPatch, group: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = help_text(group).splitlines()
+    starts = [line.split()[0] for line in lines if line.startswith("  --")]
+    assert starts == [f"--{flag.name}" for flag in FLAGS.values() if group in ("", flag.group)]
+    assert max(map(len, lines)) <= max(width, 44)
+
+
+def test_a_wide_terminal_has_one_line_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "130")
+    lines = help_text().splitlines()
+    assert len([line for line in lines if line]) == 3 + len(SECTIONS) + len(FLAGS) + 1
+    helps = {line.index(FLAGS[line.split()[0][2:]].help) for line in lines if line.startswith("  --")}
+    assert len(helps) == 1, "the helps stand in one column"
+
+
+def test_help_begins_with_commands_and_has_titled_groups(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "130")
+    lines = help_of(["--help"], capsys).splitlines()
+    assert [line.split("  ")[0] for line in lines[:3]] == [
+        "python train_model.py",
+        "python train_model.py --debug_dataloader --no_wandb",
+        "python train_model.py --help GROUP",
+    ]
+    assert "DATA  what it learns from" in lines and "DEBUGGING  find a problem in a minute" in lines
+    entries = {line.split()[0]: line for line in lines if line.startswith("  --")}
+    assert entries["--max_steps"].split() == ["--max_steps", "N", "optimizer", "steps", "[600]"]
+    assert entries["--embedding_dim"].endswith("model width, D [by size]")
+    assert entries["--tie_embeddings"].endswith("output head [on]")
+    assert entries["--config"].split()[:2] == ["--config", "FILE"]
+    assert entries["--wandb_tags"].split()[:3] == ["--wandb_tags", "TEXT", "..."]
+
+
+@pytest.mark.parametrize("argv", [["-h"], ["--no_wandb", "--help"], ["--help", "--no_wandb"], ["--seed", "x", "-h"]])
+def test_help_is_given_wherever_it_is_asked_for(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert help_of(argv, capsys).startswith("python train_model.py")
+
+
+@pytest.mark.parametrize("argv", [["--help", "optimizer"], ["--help=optimizer"], ["-h", "OPTIMIZER"]])
+def test_help_of_a_group_has_details(
+    argv: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    text = help_of(argv, capsys)
+    lines = [line.strip() for line in text.splitlines()]
+    assert lines[0] == "OPTIMIZER  how the weights move" and "--max_steps" not in text
+    assert lines[lines.index("choose adamw, adafactor or sgd") - 1].startswith("--optimizer")
+    assert "a number from 0 to 0.9999" in lines and "only with --optimizer adamw" in lines
+    assert "a whole number of at least 0" in lines
+
+
+def test_details_of_switches_other_names_and_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    shape, logging, testing = (help_text(group) for group in ("architecture", "logging", "testing"))
+    assert "off with --no-tie_embeddings" in shape and "also --override_embedding_dim" in shape
+    assert "not with --no_wandb" in logging and "only with --only_test" in testing
+
+
+def test_help_into_a_closed_pipe_is_quiet() -> None:
+    command = f'"{sys.executable}" -c "import config; config.parse_command_line([\'--help\'])" | head -n 1'
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("python train_model.py") and done.stderr == ""

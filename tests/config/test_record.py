@@ -1,0 +1,189 @@
+"""A run's settings go to JSON and YAML and come back as they were."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from config import RunConfig, SettingsError, parse_command_line
+from config.flags import FLAGS, Flag
+from config.record import describe, differences, from_dict, to_dict, to_yaml, values_of
+
+TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20) | st.sampled_from(
+    ["null", "true", "on", "~", "1e3", "0x10", "007", "2024-01-01", "- a", "a: b", "#", " x ", "=", "<<", "'", "!x"]
+)
+GRAMMARS: dict[str, st.SearchStrategy[Any]] = {
+    "run_name": TEXTS.filter(lambda text: "/" not in text and text not in (".", "..")),
+    "console_log_filename": TEXTS.filter(lambda text: "/" not in text and text not in (".", "..")),
+    "gpus": st.sampled_from(["auto", "none", "-1", "2", "0,3"]),
+    "tokenizer": st.sampled_from(["bytes", "bpe:300", "org/name"]),
+    "seed": st.integers(0, 2**32 - 1),
+    "validation_split_pct": st.floats(0, 0.4),
+    "test_split_pct": st.floats(0, 0.5),
+    "config": st.none(),
+}
+
+
+def values(flag: Flag) -> st.SearchStrategy[Any]:
+    """Values that the flag takes when it is judged alone."""
+    if flag.name in GRAMMARS:
+        return GRAMMARS[flag.name]
+    if flag.kind is bool:
+        return st.booleans()
+    if flag.kind is tuple:
+        return st.lists(TEXTS, max_size=3).map(tuple)
+    low = flag.low if flag.low is not None else flag.above
+    if flag.kind is int:
+        drawn: st.SearchStrategy[Any] = st.integers(int(low or 0), 2**63 - 1)
+    elif flag.kind is float:
+        drawn = st.floats(low, flag.high, exclude_min=flag.above is not None, allow_nan=False, allow_infinity=False)
+        if flag.name.startswith(("limit_", "overfit_", "val_check_")):
+            drawn = drawn.map(lambda number: number if number <= 1 else float(round(number)))
+    else:
+        drawn = st.sampled_from(flag.choices) if flag.choices else TEXTS
+    return st.none() | drawn if flag.optional else drawn
+
+
+@st.composite
+def valid_settings(draw: st.DrawFn) -> dict[str, Any]:
+    """{flag: value} of a run that is fine as a whole: drawn one by one, then what clashes is taken out."""
+    names = draw(st.sets(st.sampled_from(sorted(FLAGS.keys() - {"config"}))))
+    chosen = {name: draw(values(FLAGS[name])) for name in sorted(names)}
+    if names & {"embedding_dim", "multiheaded_attention_heads", "model_size"}:
+        heads, pairs = draw(st.integers(1, 64)), draw(st.integers(1, 64))
+        chosen |= {"multiheaded_attention_heads": heads, "embedding_dim": 2 * heads * pairs}
+    chosen["warm_up_steps"] = min(
+        chosen.get("warm_up_steps", 50), chosen.get("max_scheduling_steps") or chosen.get("max_steps", 600)
+    )
+    for name in draw(st.permutations(["debug_dataloader", "find_lr", "find_batch_size", "only_test"]))[1:]:
+        chosen.pop(name, None)
+    if chosen.get("execution_mode") == "finetune":
+        chosen["finetuning_model_ckpt"] = chosen.get("finetuning_model_ckpt") or "a.ckpt"
+    if chosen.get("only_test"):
+        chosen["only_test_model_ckpt"] = chosen.get("only_test_model_ckpt") or "last"
+    if chosen.get("only_test") or chosen.get("finetuning_model_ckpt"):
+        chosen.pop("resume_training_ckpt", None)
+    if chosen.get("check_val_every_n_epoch"):
+        chosen.pop("val_check_interval", None)
+    if not chosen.get("num_workers"):
+        chosen.pop("prefetch_factor", None)
+    for name in list(chosen):
+        for other, needed in FLAGS[name].needs.items():
+            if chosen.get(other, FLAGS[other].default) not in needed:
+                chosen.pop(name, None)
+    return chosen
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+@given(chosen=valid_settings())
+def test_a_record_comes_back_as_it_was(tmp_path: Path, chosen: dict[str, Any]) -> None:
+    config = from_dict(chosen)
+    assert {name: values_of(config)[name] for name in chosen} == chosen
+    assert from_dict(to_dict(config)) == config
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    for name, text in {"run.json": json.dumps(to_dict(config)), "run.yaml": to_yaml(config)}.items():
+        file = tmp_path / name
+        file.write_text(text, encoding="utf-8")
+        again = parse_command_line(["--config", str(file)])
+        assert differences(config, again) == {"config": (None, str(file))}
+        assert values_of(again).keys() == FLAGS.keys()
+        for flag, value in values_of(config).items():
+            assert flag == "config" or type(values_of(again)[flag]) is type(value)
+
+
+@settings(deadline=None)
+@given(chosen=valid_settings())
+def test_a_command_line_and_a_record_say_the_same(chosen: dict[str, Any]) -> None:
+    if chosen.get("is_random_seed"):
+        chosen.pop("seed", None)
+    given_ = {name: value for name, value in chosen.items() if value is not None and value != ()}
+    argv: list[str] = []
+    for name, value in given_.items():
+        if FLAGS[name].kind is bool:
+            argv += [FLAGS[name].spelled(value)] if value or FLAGS[name].off else []
+        elif FLAGS[name].kind is tuple:
+            argv += [f"--{name}={value[0]}", *[word for word in value[1:] if not word.startswith("--")]]
+            given_[name] = (value[0], *[word for word in value[1:] if not word.startswith("--")])
+        else:
+            argv.append(f"--{name}={value}")
+    config = parse_command_line(argv)
+    assert config == from_dict(given_)
+
+
+def test_a_name_that_is_no_unicode_survives(tmp_path: Path) -> None:
+    config = parse_command_line(["--dataset_dir", "caf\udce9"])
+    for name, text in {"run.json": json.dumps(to_dict(config)), "run.yaml": to_yaml(config)}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        assert parse_command_line(["--config", str(tmp_path / name)]).data == config.data
+
+
+def test_a_record_is_plain_and_nested_by_concern() -> None:
+    tree = to_dict(parse_command_line(["--wandb_tags", "a", "b"]))
+    assert list(tree) == [
+        "run", "architecture", "data", "optimizer", "trainer", "checkpoint", "logging", "debugging", "testing",
+    ]  # fmt: skip
+    assert tree["logging"]["wandb_tags"] == ["a", "b"] and tree["architecture"]["embedding_dim"] == 256
+    assert tree["optimizer"]["min_lr_scale"] == 10.0 and isinstance(tree["optimizer"]["min_lr_scale"], float)
+
+
+def test_a_record_keeps_the_file_it_was_made_from(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("seed: 3\n")
+    config = parse_command_line(["--config", str(file)])
+    assert from_dict(to_dict(config)) == config and from_dict(to_dict(config)).run.config == str(file)
+
+
+def test_a_record_of_an_older_version_gets_defaults_for_what_it_lacks() -> None:
+    config = from_dict({"trainer": {"seed": 3}})
+    assert config.trainer.max_steps == 600 and config.architecture.embedding_dim == 256
+    assert config.sources["seed"] == "file" and config.sources["max_steps"] == "default"
+
+
+def test_a_wrong_record_is_told() -> None:
+    with pytest.raises(SettingsError) as caught:
+        from_dict({"trainer": {"sed": 3, 7: 1}, "sources": {}, "data": {"num_workers": -1}}, "config.json")
+    assert str(caught.value).split("\n") == [
+        "sed in config.json is unknown: did you mean seed?",
+        "7 in config.json is unknown: --help lists every flag.",
+        "sources in config.json is unknown: --help lists every flag.",
+        "num_workers in config.json is -1: give a whole number of at least 0.",
+    ]
+
+
+def test_differences_are_by_flag() -> None:
+    a, b = parse_command_line([]), parse_command_line(["--model_size", "4xs", "--seed", "0", "--no_wandb"])
+    assert differences(a, a) == {}
+    assert differences(a, b) == {
+        "model_size": ("3xs", "4xs"),
+        "num_transformer_blocks": (4, 2),
+        "multiheaded_attention_heads": (4, 2),
+        "embedding_dim": (256, 128),
+        "peak_learning_rate": (0.0018, 0.0024),
+        "no_wandb": (False, True),
+    }
+
+
+def test_the_table_shows_value_source_and_what_was_changed(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("num_workers: 2\n")
+    argv = ["--config", str(file), "--model_size", "4xs", "--max_steps", "600", "--wandb_tags", "a", "b"]
+    lines = describe(parse_command_line(argv)).splitlines()
+    found = [re.fullmatch(r"([* ]) --(\w+) +(.*?)  +([a-z ]+)", line) for line in lines]
+    rows = {row[2]: row.groups() for row in found if row}
+    assert rows.keys() == FLAGS.keys()
+    assert rows["max_steps"] == (" ", "max_steps", "600", "command line")
+    assert rows["num_workers"] == ("*", "num_workers", "2", "file")
+    assert rows["embedding_dim"] == ("*", "embedding_dim", "128", "size table")
+    assert rows["wandb_tags"] == ("*", "wandb_tags", "[a, b]", "command line")
+    assert rows["tie_embeddings"] == (" ", "tie_embeddings", "true", "default")
+    assert "OPTIMIZER  how the weights move" in lines and lines[-1] == "* differs from the default"
+
+
+def test_the_table_of_bare_settings_needs_no_sources() -> None:
+    assert "--max_steps" in describe(RunConfig())

@@ -1,0 +1,106 @@
+"""Train a model: settings -> run folder -> data -> model -> trainer -> what came of it.
+
+`python train_model.py --help` lists the flags; it answers before torch is loaded, as do all mistakes in them.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from config import RunConfig, parse_command_line
+from config.errors import UserError
+
+
+def main(argv: list[str]) -> int:
+    """The exit status: 0 done, 1 the run failed or a check found something, 2 a mistake in the settings."""
+    try:
+        config = parse_command_line(argv)
+        debugging = config.debugging
+        if debugging.print_config:
+            from config.record import describe
+
+            print(describe(config))
+            return 0
+        looks = debugging.plan or debugging.debug_dataloader or debugging.find_lr or debugging.find_batch_size
+        return look(config) if looks else train(config)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped by hand; go on with --resume_training_ckpt last", file=sys.stderr)
+        return 130
+
+
+def look(config: RunConfig) -> int:
+    """The tools that train nothing and leave no run behind."""
+    from runs import copy_output
+
+    logs = Path(config.logging.logs_dir)
+    copy_output(logs / "debug.log", pointer=logs / "console.log")
+
+    from data import build_data
+    from data.inspect import inspect_data
+    from models import build_model
+    from training.find import find_batch_size, find_lr
+    from training.plan import plan
+    from training.trainer import prepare_process
+
+    prepare_process(config)
+    data = build_data(config)
+    if config.debugging.debug_dataloader:
+        return 0 if inspect_data(config, data) else 1
+    tokens = data.tokenizer
+    model = build_model(config, tokens.vocab_size, tokens.separator_id, tokens.pad_id)
+    if config.debugging.plan:
+        print(plan(config, data, model))
+    if config.debugging.find_batch_size:
+        find_batch_size(config, data, model)
+    if config.debugging.find_lr:
+        find_lr(config, data, model, logs / "find_lr.png")
+    return 0
+
+
+def train(config: RunConfig) -> int:
+    """Train (or only test) a model in a run folder of its own, or go on in the one it was stopped in."""
+    from runs import RunFolder, copy_output, is_first_process
+
+    folder = RunFolder.for_run(config)
+    if is_first_process():
+        copy_output(
+            folder.path / config.logging.console_log_filename, pointer=Path(config.logging.logs_dir) / "console.log"
+        )
+
+    from data import build_data
+    from models import build_model
+    from training.report import closing_report
+    from training.resume import initial_weights, take_up
+    from training.stop import StopRun
+    from training.trainer import Training, prepare_process
+
+    config, checkpoint, step = take_up(config, folder)
+    config, weights = initial_weights(config)
+    prepare_process(config)
+    data = build_data(config)
+    tokens = data.tokenizer
+    model = build_model(config, tokens.vocab_size, tokens.separator_id, tokens.pad_id)
+    if weights is not None:
+        weights.load_into(model)
+    with folder.attempt(config, step) as attempt:
+        training = Training(config, folder, data, model, attempt.number)
+        print(training.opening_line())
+        try:
+            if not config.testing.only_test:
+                training.fit(checkpoint)
+            if config.testing.only_test or config.testing.run_testing_after_training:
+                training.test()
+        except StopRun as stop:
+            attempt.end(training.trainer.global_step, "stopped")
+            print(f"\nthe run stopped: {stop}", file=sys.stderr)
+            return 1
+        attempt.end(training.trainer.global_step, "finished")
+    return closing_report(config, folder, data, training)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,218 @@
+"""Checkpoints that survive: written whole or not at all, verified when read, exact when resumed.
+
+A checkpoint is the state before a batch is trained on: all earlier batches, their validation included, are done.
+It holds tensors and plain values only, so reading one never runs code.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.plugins.io import CheckpointIO
+
+from config.errors import UserError
+from config.settings import Checkpoint
+from runs.files import write_atomically
+from training.stop import StopRun
+
+KEEP_NEWEST = 2
+
+
+class CheckpointError(UserError):
+    """A checkpoint that cannot be used, in one sentence."""
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Verify every byte, then read tensors and plain values; anything else is refused unread."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: there is no such checkpoint.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+        if broken:
+            raise CheckpointError(f"{path} is damaged (in {broken}): take an earlier checkpoint of the run.")
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        raise CheckpointError(f"{path} is not a whole checkpoint ({error}): take an earlier one of the run.") from error
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path} holds more than tensors and plain values: refused, and nothing in it was run."
+        ) from error
+    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint or "run" not in checkpoint:
+        raise CheckpointError(f"{path} is not a checkpoint of this toolkit: it has no record of its run.")
+    return checkpoint
+
+
+def newest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The newest checkpoint that is whole, with its content; damaged ones are named and passed over."""
+    for path in sorted(folder.glob("step_*.ckpt"), reverse=True):
+        try:
+            return path, read_checkpoint(path)
+        except CheckpointError as error:
+            print(f"warning: {error}")
+    return None
+
+
+class AtomicCheckpointIO(CheckpointIO):
+    """How Lightning writes and reads our checkpoints."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        write_atomically(Path(path), lambda file: torch.save(checkpoint, file))
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        return read_checkpoint(Path(path))
+
+    def remove_checkpoint(self, path: Any) -> None:
+        Path(path).unlink(missing_ok=True)
+
+
+def rng_state() -> dict[str, Any]:
+    """Every random generator of this process, as tensors and plain values."""
+    _, key, position, has_gauss, cached = np.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": (torch.from_numpy(np.asarray(key, dtype=np.int64)), int(position), int(has_gauss), float(cached)),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+    }
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    key, position, has_gauss, cached = state["numpy"]
+    random.setstate(state["python"])
+    np.random.set_state(("MT19937", key.numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def between_batches(loops: dict[str, Any], step: int) -> dict[str, Any]:
+    """Lightning's loop counters as if it were about to begin, `done` batches into the run.
+
+    The whole run is one Lightning epoch (the loader crosses the data's epochs itself), so all that has to
+    survive is how many batches and optimizer steps were taken. Lightning's own record of a loop that was
+    interrupted half-way is a matter of heuristics; this form is not.
+    """
+    fit = dict(loops["fit_loop"])
+    done = fit["epoch_loop.batch_progress"]["total"]["completed"]
+
+    def counts(value: int) -> dict[str, int]:
+        return {"ready": value, "started": value, "processed": value, "completed": value}
+
+    fit["state_dict"] = {}
+    fit["epoch_progress"] = {"total": counts(0), "current": counts(0)}
+    fit["epoch_loop.state_dict"] = {"_batches_that_stepped": step}
+    fit["epoch_loop.batch_progress"] = {"total": counts(done), "current": counts(done), "is_last_batch": False}
+    fit["epoch_loop.val_loop.batch_progress"] = {"total": counts(0), "current": counts(0), "is_last_batch": False}
+    return {**loops, "fit_loop": fit}
+
+
+class Checkpoints(pl.Callback):
+    """Saves every n steps, after a validation that was among the best, and at the end; keeps the newest and the best."""
+
+    def __init__(self, folder: Path, settings: Checkpoint, run: dict[str, Any]) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.run = run  # run id and settings, written into every checkpoint
+        self.best: list[tuple[float, int]] = []  # (value, step) of the best, best first
+        self.saved_step = -1
+        self.candidate: float | None = None  # measured since the last save
+        self.resumed_rng: dict[str, Any] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": list(self.best)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best = [(value, step) for value, step in state["best"] if self.path(step).exists()]
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"step_{step:08d}.ckpt"
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        states = [rng_state()]
+        if trainer.world_size > 1:
+            states = [{}] * trainer.world_size
+            torch.distributed.all_gather_object(states, rng_state())
+        checkpoint["rng"] = states
+        checkpoint["run"] = self.run
+        checkpoint["loops"] = between_batches(checkpoint["loops"], trainer.global_step)
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.saved_step = checkpoint["global_step"]
+        if trainer.global_rank < len(checkpoint["rng"]):
+            self.resumed_rng = checkpoint["rng"][trainer.global_rank]
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            results = {f"valid_{name}": value for name, value in getattr(pl_module, "results", {}).items()}
+            self.candidate = results.get(self.settings.checkpoint_monitor_string)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        if self.resumed_rng is not None:
+            set_rng_state(self.resumed_rng)
+            self.resumed_rng = None
+        every, step = self.settings.checkpoint_every_n_steps, trainer.global_step
+        due = every > 0 and step > 0 and step % every == 0 and step != self.saved_step
+        if due or self.is_among_best(self.candidate):
+            self.save(trainer)
+        self.candidate = None
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.global_step != self.saved_step or self.is_among_best(self.candidate):
+            self.save(trainer)
+
+    def is_among_best(self, value: float | None) -> bool:
+        keep = self.settings.save_top_k_ckpts
+        if value is None or value != value or keep == 0:
+            return False
+        return len(self.best) < keep or self.badness(value) < self.badness(self.best[-1][0])
+
+    def badness(self, value: float) -> float:
+        return value if self.settings.checkpoint_monitor_mode == "min" else -value
+
+    def save(self, trainer: pl.Trainer) -> None:
+        step = trainer.global_step
+        if self.is_among_best(self.candidate):
+            assert self.candidate is not None
+            self.best = sorted([*self.best, (self.candidate, step)], key=lambda entry: self.badness(entry[0]))
+            self.best = self.best[: self.settings.save_top_k_ckpts]
+        self.candidate = None
+        try:
+            trainer.save_checkpoint(self.path(step), weights_only=False)
+        except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
+            raise StopRun(self.explain(step, error)) from error
+        self.saved_step = step
+        if trainer.is_global_zero:
+            self.point("last.ckpt", step)
+            if self.best:
+                self.point("best.ckpt", self.best[0][1])
+            self.prune()
+
+    def explain(self, step: int, error: Exception) -> str:
+        earlier = sorted(self.folder.glob("step_*.ckpt"))
+        kept = f"The last good checkpoint is {earlier[-1]}." if earlier else "There is no earlier checkpoint."
+        return (
+            f"the checkpoint of step {step} could not be written ({str(error).splitlines()[0]}). {kept} "
+            "Free some space and go on with --resume_training_ckpt last."
+        )
+
+    def point(self, name: str, step: int) -> None:
+        temporary = self.folder / f".{name}"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(self.path(step).name)
+        os.replace(temporary, self.folder / name)
+
+    def prune(self) -> None:
+        files = sorted(self.folder.glob("step_*.ckpt"))
+        wanted = {self.path(step) for _, step in self.best} | set(files[-KEEP_NEWEST:])
+        for file in files:
+            if file not in wanted:
+                file.unlink(missing_ok=True)

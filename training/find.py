@@ -1,0 +1,178 @@
+"""Searches that train nothing: the largest batch that fits, and the learning rate to start from."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from config import RunConfig
+from data import DataModule
+from models import LanguageModel
+from training.cost import step_cost
+from training.optimizers import build_optimizer
+
+LARGEST_BATCH = 4096
+LR_STEPS = 100
+LR_FROM, LR_TO = 1e-6, 1.0
+
+
+def device_of(config: RunConfig) -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() and config.trainer.gpus != "none" else "cpu")
+
+
+def training_batches(data: DataModule, batch_size: int, count: int) -> Iterator[dict[str, Tensor]]:
+    """So many batches of training rows in the order of the run, whatever the size of a batch."""
+    rows = data.rows["train"]
+    for number in range(count):
+        indices = [(number * batch_size + row) % len(rows) for row in range(batch_size)]
+        yield {"input_ids": rows.__getitems__(indices)}
+
+
+def take_step(config: RunConfig, model: LanguageModel, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor]) -> float:
+    """One training step as the trainer takes it; returns the loss."""
+    device = next(model.parameters()).device
+    half = {"bf16": torch.bfloat16, "16": torch.float16}.get(config.trainer.float_precision)
+    with torch.autocast(device.type, dtype=half, enabled=half is not None):
+        loss = model.training_step({name: tensor.to(device) for name, tensor in batch.items()}, 0)
+    loss.backward()
+    if config.trainer.gradient_clip_val:
+        nn.utils.clip_grad_norm_(model.parameters(), config.trainer.gradient_clip_val)
+    optimizer.step()
+    optimizer.zero_grad()
+    return float(loss.detach())
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How one batch size did; a note instead of numbers where it did not fit."""
+
+    batch_size: int
+    seconds: float = 0.0
+    tokens_per_second: float = 0.0
+    memory: int = 0
+    note: str = ""
+
+
+def try_batch_size(config: RunConfig, data: DataModule, model: LanguageModel, batch_size: int) -> Trial:
+    """Two steps with this batch size, the second one timed."""
+    length, device = config.architecture.context_length, device_of(config)
+    needed = step_cost(model, batch_size, length).activation_bytes
+    if device.type == "cpu" and needed > 0.8 * psutil.virtual_memory().available:
+        return Trial(batch_size, memory=needed, note="needs more memory than is free")
+    model = copy.deepcopy(model).to(device)
+    optimizer = build_optimizer(model, config.optimizer, batch_size)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        for batch in training_batches(data, batch_size, 2):
+            start = time.perf_counter()
+            take_step(config, model, optimizer, batch)
+            seconds = time.perf_counter() - start
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        return Trial(batch_size, memory=needed, note="out of memory")
+    memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else needed
+    return Trial(batch_size, seconds, batch_size * length / seconds, memory)
+
+
+def find_batch_size(config: RunConfig, data: DataModule, model: LanguageModel, longest: float = 20.0) -> list[Trial]:
+    """Double the batch until it does not fit (or a step takes `longest` seconds) and print how each size did."""
+    trials: list[Trial] = []
+    size = 1
+    with Console(stderr=True).status("trying batch sizes …") as status:
+        while size <= LARGEST_BATCH:
+            status.update(f"trying --batch_size_per_device {size} …")
+            trials.append(try_batch_size(config, data, model, size))
+            if trials[-1].note or trials[-1].seconds > longest:
+                break
+            size *= 2
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("--batch_size_per_device", "s per step", "tokens/s", "memory", ""):
+        table.add_column(heading, justify="right" if heading else "left")
+    for trial in trials:
+        speed = ("-", "-") if trial.note else (f"{trial.seconds:.3f}", f"{trial.tokens_per_second:,.0f}")
+        table.add_row(str(trial.batch_size), *speed, f"{trial.memory / 2**30:.2f} GiB", trial.note)
+    Console().print(table)
+    fitting = [trial for trial in trials if not trial.note]
+    if not fitting:
+        print("not even one row fits: choose a smaller --model_size or --context_length, or --gradient_checkpointing.")
+        return trials
+    best = max(trial.tokens_per_second for trial in fitting)
+    enough = next(trial for trial in fitting if trial.tokens_per_second >= 0.9 * best)
+    ended = "" if trials[-1].note else " tried (a step got too slow to go on)"
+    rate = config.optimizer.peak_learning_rate
+    now = config.trainer.batch_size_per_device
+    print(f"largest that fits{ended}: {fitting[-1].batch_size}. Smallest within 10% of the best speed: {enough.batch_size}.")
+    print(
+        f"The learning rate goes with it: --peak_learning_rate {rate:g} is for {now} rows per step; for AdamW scale it by the\n"
+        f"square root of the change: {rate * (enough.batch_size / now) ** 0.5:.2g} for {enough.batch_size} rows, "
+        f"{rate * (fitting[-1].batch_size / now) ** 0.5:.2g} for {fitting[-1].batch_size}; --find_lr checks it."
+    )
+    return trials
+
+
+def find_lr(config: RunConfig, data: DataModule, model: LanguageModel, picture: Path) -> float:
+    """Raise the learning rate from step to step until the loss bursts; plot it and suggest the steepest place."""
+    model = copy.deepcopy(model).to(device_of(config))
+    optimizer = build_optimizer(model, config.optimizer, config.trainer.batch_size_per_device)
+    ratios = [group["lr"] / config.optimizer.peak_learning_rate for group in optimizer.param_groups]
+    rates: list[float] = []
+    losses: list[float] = []
+    smooth: list[float] = []
+    batches = training_batches(data, config.trainer.batch_size_per_device, LR_STEPS)
+    with Console(stderr=True).status("learning rate range test …") as status:
+        for number, batch in enumerate(batches):
+            rate = LR_FROM * (LR_TO / LR_FROM) ** (number / (LR_STEPS - 1))
+            for group, ratio in zip(optimizer.param_groups, ratios, strict=True):
+                group["lr"] = rate * ratio
+            loss = take_step(config, model, optimizer, batch)
+            rates.append(rate)
+            losses.append(loss)
+            smooth.append(loss if not smooth else 0.8 * smooth[-1] + 0.2 * loss)
+            status.update(f"learning rate range test: {number + 1}/{LR_STEPS}, rate {rate:.1e}, loss {loss:.3f}")
+            if not loss < 2 * losses[0]:
+                break
+    suggestion = suggest(rates, smooth)
+    draw_range_test(rates, losses, smooth, suggestion, picture)
+    print(f"--find_lr: the loss falls fastest at about {suggestion:.1e}: try --peak_learning_rate {suggestion:.1g}")
+    print(f"           (now {config.optimizer.peak_learning_rate:g}); the curve is in {picture}")
+    return suggestion
+
+
+def suggest(rates: list[float], smooth: list[float]) -> float:
+    """The rate where the smoothed loss falls most per tenfold, before its lowest point."""
+    lowest = min(range(len(smooth)), key=lambda index: smooth[index])
+    falls = [smooth[index] - smooth[index + 2] for index in range(max(1, min(lowest, len(smooth) - 2)))]
+    return rates[max(range(len(falls)), key=lambda index: falls[index]) + 1]
+
+
+def draw_range_test(
+    rates: list[float], losses: list[float], smooth: list[float], suggestion: float, picture: Path
+) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    axes.semilogx(rates, losses, color="0.75", label="loss")
+    axes.semilogx(rates, smooth, color="C0", label="smoothed")
+    axes.axvline(suggestion, color="C1", linestyle="--", label=f"suggestion {suggestion:.1e}")
+    axes.set_ylim(min(losses) - 0.3, losses[0] * 1.3)
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel("training loss, nats per token")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(picture, dpi=120)
+    pyplot.close(figure)

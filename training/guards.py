@@ -1,0 +1,161 @@
+"""Callbacks that find a fault and say where it is."""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from training.stop import StopRun
+
+
+def save_batch(folder: Path, step: int, batch: Any) -> Path:
+    path = folder / f"batch_of_step_{step:08d}.pt"
+    torch.save(batch, path)
+    return path
+
+
+class NonFiniteLoss(pl.Callback):
+    """Stops before a loss or gradient that is not finite reaches a checkpoint; says what led there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.losses: deque[float] = deque(maxlen=8)
+        self.norms: deque[float] = deque(maxlen=8)
+        self.batch: Any = None
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        self.batch = batch
+
+    def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
+        value = loss.detach() * trainer.accumulate_grad_batches
+        if trainer.world_size > 1:
+            value = trainer.strategy.reduce(value, reduce_op="mean")
+        self.judge(trainer, "loss", float(value), self.losses)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        norm = getattr(pl_module, "gradient_norm", None)
+        if norm is not None:
+            self.judge(trainer, "gradient norm", float(norm), self.norms)
+
+    def judge(self, trainer: pl.Trainer, what: str, value: float, before: deque[float]) -> None:
+        if value == value and abs(value) != float("inf"):
+            before.append(value)
+            return
+        # A scaler skips the steps of half precision that overflow: their norm is not a fault.
+        if what == "gradient norm" and getattr(trainer.precision_plugin, "scaler", None) is not None:
+            return
+        step = trainer.global_step + (what == "loss")
+        path = save_batch(self.folder, step, self.batch)
+
+        def listed(values: deque[float]) -> str:
+            return ", ".join(f"{value:.4g}" for value in values) or "none"
+
+        raise StopRun(
+            f"the {what} of step {step} is {value}.\n"
+            f"  last finite losses:  {listed(self.losses)}\n"
+            f"  last gradient norms: {listed(self.norms)}\n"
+            f"  its batch:           {path}\n"
+            "  Usual remedies: a lower --peak_learning_rate, more --warm_up_steps, --gradient_clip_val 1.\n"
+            "  --detect_anomaly names the module where it begins; --resume_training_ckpt last goes on from before it."
+        )
+
+
+class Anomaly(pl.Callback):
+    """Names the first module whose output, or first parameter whose gradient, is not finite (--detect_anomaly)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.batch: Any = None
+        self.step = 1
+        self.handles: list[Any] = []
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        for name, module in pl_module.named_modules():
+            if not any(module.children()):
+                self.handles.append(module.register_forward_hook(self.forward_hook(name)))
+        for name, parameter in pl_module.named_parameters():
+            if parameter.requires_grad:
+                self.handles.append(parameter.register_post_accumulate_grad_hook(self.gradient_hook(name)))
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        self.batch, self.step = batch, trainer.global_step + 1
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+
+    def forward_hook(self, name: str) -> Any:
+        def check(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            if isinstance(output, Tensor) and output.is_floating_point() and not bool(output.isfinite().all()):
+                given = [x for x in inputs if isinstance(x, Tensor) and x.is_floating_point()]
+                clean = all(bool(x.isfinite().all()) for x in given)
+                bad = [n for n, p in module.named_parameters() if not bool(p.isfinite().all())]
+                why = f"its parameter {bad[0]} is not finite" if bad else f"its inputs were {'' if clean else 'not '}finite"
+                self.stop(f"the output of {name} ({type(module).__name__}) is not finite; {why}")
+
+        return check
+
+    def gradient_hook(self, name: str) -> Any:
+        def check(parameter: Tensor) -> None:
+            if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
+                self.stop(f"the gradient of {name} is not finite")
+
+        return check
+
+    def stop(self, what: str) -> None:
+        path = save_batch(self.folder, self.step, self.batch)
+        raise StopRun(f"--detect_anomaly: at step {self.step}, {what}.\n  its batch: {path}")
+
+
+class UnusedParameters(pl.Callback):
+    """Lists parameters that got no gradient from the first batch (--debug_unused_parameters)."""
+
+    def __init__(self) -> None:
+        self.told = False
+
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.told:
+            return
+        self.told = True
+        unused = [n for n, p in pl_module.named_parameters() if p.requires_grad and p.grad is None]
+        if not unused:
+            print("--debug_unused_parameters: every trainable parameter got a gradient.")
+            return
+        print(f"--debug_unused_parameters: {len(unused)} trainable parameter(s) got no gradient:")
+        for name in unused:
+            print(f"  {name}")
+        print(
+            "  They never learn, weigh down the optimizer and the checkpoint, and make DDP wait for a gradient that never\n"
+            "  comes: use them in the loss, freeze or delete them, or pass --find_unused_parameters."
+        )
+
+
+class GarbageCollection(pl.Callback):
+    """Collects garbage at fixed steps only, so that no process pauses on its own (--manual_gc_collect_every_n_steps)."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        gc.disable()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step % self.every == 0:
+            gc.collect()
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        gc.enable()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        gc.enable()

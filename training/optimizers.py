@@ -1,0 +1,60 @@
+"""Parameter groups, the optimizer over them and its schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from config.settings import Optimizer
+from training.schedules import schedule
+
+
+def parameter_groups(
+    model: nn.Module, learning_rate: float, weight_decay: float, multipliers: dict[str, float] | None = None
+) -> list[dict[str, Any]]:
+    """Every trainable parameter in exactly one group: matrices decay; norms, biases and scalars do not.
+
+    multipliers: parameters, by name, that learn at a multiple of the rate; they do not decay either.
+    """
+    multipliers = multipliers or {}
+    groups: dict[str, dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if name in multipliers:
+            label, factor, decay = f"x{multipliers[name]:g}", multipliers[name], 0.0
+        elif parameter.ndim >= 2:
+            label, factor, decay = "decay", 1.0, weight_decay
+        else:
+            label, factor, decay = "no_decay", 1.0, 0.0
+        group = groups.setdefault(
+            label, {"name": label, "lr": learning_rate * factor, "weight_decay": decay, "params": []}
+        )
+        group["params"].append(parameter)
+    return list(groups.values())
+
+
+def learning_rate(settings: Optimizer, rows_per_step: int) -> float:
+    return settings.peak_learning_rate * (rows_per_step / 256 if settings.lr_scaling_rule else 1)
+
+
+def build_optimizer(
+    model: nn.Module, settings: Optimizer, rows_per_step: int, multipliers: dict[str, float] | None = None
+) -> torch.optim.Optimizer:
+    groups = parameter_groups(model, learning_rate(settings, rows_per_step), settings.weight_decay, multipliers)
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(groups, betas=(settings.beta1, settings.beta2), fused=True)
+    if settings.optimizer == "adafactor":
+        return torch.optim.Adafactor(groups)
+    return torch.optim.SGD(groups, momentum=0.9, fused=True)
+
+
+def optimizer_and_schedule(
+    model: nn.Module, settings: Optimizer, rows_per_step: int, total_steps: int, multipliers: dict[str, float] | None = None
+) -> dict[str, Any]:
+    """What Lightning's configure_optimizers returns."""
+    optimizer = build_optimizer(model, settings, rows_per_step, multipliers)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(settings, total_steps))
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

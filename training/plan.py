@@ -1,0 +1,50 @@
+"""`--plan`: what a run will cost and see, before it costs anything."""
+
+from __future__ import annotations
+
+from config import RunConfig
+from data import DataModule
+from models import LanguageModel
+from training.cost import step_cost
+from training.optimizers import build_optimizer
+
+STATES = {"adamw": 2, "sgd": 1}  # float32 copies of a weight that the optimizer keeps; adafactor keeps rows and columns
+
+
+def amount(value: float, unit: str, base: int = 1000) -> str:
+    """1234567, "FLOP" -> 1.23 MFLOP"""
+    for prefix in ("", "k", "M", "G", "T", "P"):
+        if abs(value) < base or prefix == "P":
+            break
+        value /= base
+    return f"{value:,.3g} {prefix}{unit}" if value < base or prefix else f"{value:,.0f} {unit}"
+
+
+def plan(config: RunConfig, data: DataModule, model: LanguageModel) -> str:
+    """Parameters, FLOPs, memory, tokens and steps of the run, one line each."""
+    settings, length = config.trainer, config.architecture.context_length
+    rows, accumulate = settings.batch_size_per_device, settings.accumulate_grad_batches
+    cost = step_cost(model, rows, length)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    processes = settings.cpu_processes
+    tokens_per_step = rows * length * accumulate * processes
+    batches, per_epoch = data.total_batches(), max(1, data.batches_per_epoch() // processes)
+    steps = -(-batches // accumulate)
+    states = STATES.get(config.optimizer.optimizer, 0)
+    groups = build_optimizer(model, config.optimizer, rows * accumulate * processes).param_groups
+    half = 2 if config.trainer.float_precision != "32" else 1
+    lines = {
+        "parameters": f"{parameters:,}  (" + ", ".join(f"{g['name']} {sum(p.numel() for p in g['params']):,}" for g in groups) + ")",
+        "FLOPs per token": amount(cost.flops / (rows * length), "FLOP") + "  (forward and backward)",
+        "FLOPs per step": amount(cost.flops * accumulate * processes, "FLOP"),
+        "FLOPs of the run": amount(cost.flops * accumulate * processes * steps, "FLOP"),
+        "weights and gradients": amount(8 * parameters, "B", 1024),
+        "optimizer": amount(4 * states * parameters, "B", 1024),
+        "activations": amount(cost.activation_bytes / half, "B", 1024) + f"  (estimate, {rows} rows of {length} on each device)",
+        "tokens per step": f"{tokens_per_step:,}",
+        "steps": f"{steps:,}",
+        "steps per epoch": f"{per_epoch / accumulate:,.4g}",
+        "tokens to be seen": f"{tokens_per_step * steps:,}  ({batches / per_epoch:.2f} epochs of {data.rows['train'].num_targets:,})",
+    }
+    width = max(map(len, lines))
+    return "\n".join(f"{name:{width}}  {value}" for name, value in lines.items())

@@ -1,0 +1,77 @@
+"""The line that moves while a run trains: step, loss, speed, time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import pytorch_lightning as pl
+
+from training.recorder import Recorder
+
+REDRAW_SECONDS = 0.2
+LINE_SECONDS = 20.0
+
+
+def clock(seconds: float) -> str:
+    """75 -> 1:15, 3700 -> 1:01:40"""
+    minutes, second = divmod(max(0, round(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+class Progress(pl.Callback):
+    """A bar on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, recorder: Recorder, total_steps: int) -> None:
+        self.recorder = recorder
+        self.total_steps = total_steps
+        self.screen = sys.__stderr__ if sys.__stderr__ is not None and sys.__stderr__.isatty() else None
+        self.shown = 0.0  # when the line was drawn last
+        self.began: tuple[float, int] | None = None  # time and step of this process's first batch
+        self.rate = 0.0
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        if self.began is None:
+            self.began = (time.monotonic(), trainer.global_step)
+            self.shown = self.began[0]
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        now, step = time.monotonic(), trainer.global_step
+        if not trainer.is_global_zero or now - self.shown < (REDRAW_SECONDS if self.screen else LINE_SECONDS):
+            return
+        assert self.began is not None
+        self.shown = now
+        self.rate = self.recorder.tokens_per_second or self.rate
+        steps = step - self.began[1]
+        left = (now - self.began[0]) / steps * (self.total_steps - step) if steps else 0.0
+        words = f"step {step}/{self.total_steps}  loss {self.recorder.last_loss:.4f}  {self.rate:,.0f} tokens/s  {clock(left)} left"
+        if self.screen:
+            done = round(24 * step / self.total_steps)
+            self.screen.write(f"\r\x1b[2K{'━' * done}{'─' * (24 - done)}  {words}")
+            self.screen.flush()
+        else:
+            print(words, flush=True)
+
+    def clear(self) -> None:
+        if self.screen:
+            self.screen.write("\r\x1b[2K")
+            self.screen.flush()
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.clear()
+        if self.screen:
+            self.screen.write("validating …")
+            self.screen.flush()
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.clear()
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.clear()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self.clear()

@@ -1,0 +1,159 @@
+"""Measures a run while it trains: one row of metrics every n steps and after every validation."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.loggers.logger import Logger
+from torch import Tensor
+
+from models import LanguageModel
+from runs.files import append_row, read_rows, write_text
+
+
+class MetricsFile(Logger):
+    """metrics.jsonl: one JSON object a row, append-only."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        return self.path.parent.name
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """The settings stand in config.json."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        append_row(self.path, {"step": step, **metrics})
+
+    @staticmethod
+    def cut(path: Path, step: int) -> None:
+        """Drop the rows past `step`, and a half-written last line: a resumed run writes them again."""
+        rows = [row for row in read_rows(path) if row.get("step", 0) <= step]
+        write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+class Recorder(pl.Callback):
+    """Collects loss, gradient norm and speed, and hands them to the loggers and the progress line."""
+
+    def __init__(
+        self,
+        log_every: int,
+        attempt: int,
+        tokens_per_byte: dict[str, float],
+        batches_per_epoch: int,
+        log_gradients: bool = False,
+    ) -> None:
+        self.log_every = log_every
+        self.attempt = attempt
+        self.tokens_per_byte = tokens_per_byte  # of each split's text
+        self.batches_per_epoch = batches_per_epoch
+        self.log_gradients = log_gradients
+        self.tokens = 0
+        self.seconds = 0.0
+        self.losses: list[float] = []  # of the steps since the last row
+        self.norms: list[float] = []
+        self.layer_norms: dict[str, float] = {}
+        self.first_loss = math.nan
+        self.last_loss = math.nan
+        self.results: dict[str, dict[str, float]] = {}
+        self.clock = 0.0
+        self.interval = (0, 0.0)  # tokens and seconds at the last row
+
+    def state_dict(self) -> dict[str, Any]:
+        names = ("tokens", "seconds", "losses", "norms", "first_loss", "last_loss")
+        return {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, list(value) if isinstance(value, list) else value)
+        self.interval = (self.tokens, self.seconds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        tokens, seconds = self.interval
+        return (self.tokens - tokens) / max(1e-9, self.seconds - seconds)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        # Time between batches counts (the loader's), time in validation and checkpoints does not.
+        if not self.clock:
+            self.clock = time.perf_counter()
+
+    def on_before_zero_grad(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
+        if self.log_gradients and (trainer.global_step + 1) % self.log_every == 0:
+            self.layer_norms = {
+                f"gradient_norm/{name}": float(parameter.grad.norm())
+                for name, parameter in pl_module.named_parameters()
+                if parameter.grad is not None
+            }
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        loss: Tensor = outputs["loss"].detach() * trainer.accumulate_grad_batches
+        if trainer.world_size > 1:
+            loss = trainer.strategy.reduce(loss, reduce_op="mean")
+        self.losses.append(float(loss))
+        self.tokens += batch["input_ids"][:, 1:].numel() * trainer.world_size
+        now = time.perf_counter()
+        self.seconds, self.clock = self.seconds + now - self.clock, now
+        if trainer.fit_loop._should_accumulate():
+            return
+        step = trainer.global_step
+        self.norms.append(float(getattr(pl_module, "gradient_norm", None) or 0.0))
+        self.last_loss = self.losses[-1]
+        if math.isnan(self.first_loss):
+            self.first_loss = self.last_loss
+        if step % self.log_every == 0:
+            self.log_row(trainer, step)
+
+    def log_row(self, trainer: pl.Trainer, step: int) -> None:
+        clip = trainer.gradient_clip_val or math.inf
+        row = {
+            "train_loss": math.fsum(self.losses) / len(self.losses),
+            "gradient_norm": math.fsum(self.norms) / len(self.norms),
+            "clipped_share": sum(norm > clip for norm in self.norms) / len(self.norms),
+            "tokens_per_second": self.tokens_per_second,
+            **{f"learning_rate/{group['name']}": group["lr"] for group in trainer.optimizers[0].param_groups},
+            **self.layer_norms,
+        }
+        self.write(trainer, step, row)
+        self.interval = (self.tokens, self.seconds)
+        self.losses, self.norms = [], []
+
+    def write(self, trainer: pl.Trainer, step: int, row: dict[str, float]) -> None:
+        epoch = trainer.fit_loop.epoch_loop.batch_progress.total.processed / self.batches_per_epoch
+        shared = {"epoch": round(epoch, 4), "tokens": self.tokens, "seconds": round(self.seconds, 3), "attempt": self.attempt}
+        for logger in trainer.loggers:
+            logger.log_metrics({**shared, **row}, step)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.log_evaluation(trainer, pl_module, "valid")
+
+    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.log_evaluation(trainer, pl_module, "test")
+
+    def log_evaluation(self, trainer: pl.Trainer, pl_module: pl.LightningModule, split: str) -> None:
+        """Write and print what an evaluation found."""
+        assert isinstance(pl_module, LanguageModel)
+        result = dict(pl_module.results)
+        result["bits_per_byte"] = result["loss"] * self.tokens_per_byte[split] / math.log(2)
+        self.results[split] = result
+        self.write(trainer, trainer.global_step, {f"{split}_{name}": value for name, value in result.items()})
+        if trainer.is_global_zero:
+            print(
+                f"step {trainer.global_step:>6}  {split} loss {result['loss']:.4f} nats, "
+                f"{result['bits_per_byte']:.4f} bits per byte, accuracy {result['accuracy']:.1%}"
+            )
+        self.clock = 0.0

@@ -1,0 +1,73 @@
+"""What a run came to, and what to type next."""
+
+from __future__ import annotations
+
+import math
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from config import RunConfig
+from data import DataModule
+from data.baselines import ngram_baselines
+from runs import RunFolder, is_first_process
+from training.trainer import Training
+
+NEAR_ZERO = 0.05  # share of the first loss that counts as learnt by heart
+
+
+def closing_report(config: RunConfig, folder: RunFolder, data: DataModule, training: Training) -> int:
+    """Print the result beside the baselines, where everything is, and the next commands; returns the exit status."""
+    if not is_first_process():
+        return 0
+    status = 0
+    recorder = training.recorder
+    if config.debugging.overfit_batches:
+        status = overfit_verdict(recorder.first_loss, recorder.last_loss)
+    else:
+        for split, result in recorder.results.items():
+            if result["targets"]:
+                print_results(config, data, split, result["loss"], training.recorder.tokens_per_byte[split])
+    if config.debugging.profiler:
+        print_profile(folder)
+    name = "" if config.run.run_name == "default" else f" --run_name {config.run.run_name}"
+    print(f"\nrun folder  {folder.path}")
+    if not config.testing.only_test and not config.debugging.fast_dev_run:
+        print(f"test it     python train_model.py --only_test --only_test_model_ckpt {folder.checkpoints / 'best.ckpt'} --no_wandb")
+        print(f"train on    python train_model.py{name} --resume_training_ckpt last --max_steps {2 * config.trainer.max_steps}")
+    return status
+
+
+def print_results(config: RunConfig, data: DataModule, split: str, loss: float, tokens_per_byte: float) -> None:
+    """The model's loss beside what counting gives on the same split."""
+    table = Table(box=box.SIMPLE_HEAD, title=f"{split} split, {data.rows[split].num_targets:,} tokens", title_justify="left")
+    for heading in ("", "nats per token", "bits per byte"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    counted = ngram_baselines(data.rows["train"].tokens, data.rows[split].tokens, data.tokenizer.vocab_size)
+    lines = {f"{name} counts": value for name, value in counted.items()}
+    for name, value in {**lines, config.run.model_name: loss}.items():
+        style = "bold" if name == config.run.model_name else None
+        table.add_row(name, f"{value:.4f}", f"{value * tokens_per_byte / math.log(2):.4f}", style=style)
+    Console().print(table)
+
+
+def overfit_verdict(first: float, last: float) -> int:
+    """Say whether the fixed batches were learnt by heart."""
+    went = f"--overfit_batches: the loss went from {first:.4f} to {last:.4f}"
+    if last <= NEAR_ZERO * first:
+        print(f"{went}: the model learns these batches by heart, as it should.")
+        return 0
+    if last <= 0.5 * first:
+        print(f"{went}: falling, but not near zero yet; give it more --max_steps.")
+    else:
+        print(f"{went}: it does not learn even these few batches; look at the loss, the learning rate and the labels.")
+    return 1
+
+
+def print_profile(folder: RunFolder) -> None:
+    files = sorted(folder.path.glob("*profile*"))
+    for file in files:
+        if file.suffix == ".txt":
+            print(f"\n{file}")
+            print("\n".join(file.read_text().splitlines()[:25]))

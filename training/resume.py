@@ -1,0 +1,129 @@
+"""Going on from a checkpoint: its settings, what may differ from them, and cutting the record back to its step."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from config import RunConfig, SettingsError
+from config.flags import FLAGS
+from config.record import from_dict
+from runs import RunFolder, is_first_process
+from training.checkpoints import CheckpointError, newest_checkpoint, read_checkpoint
+from training.recorder import MetricsFile
+
+# What a resumed run may do differently without becoming another run.
+FREE_GROUPS = ("logging", "checkpoint", "debugging", "testing")
+FREE_FLAGS = (
+    *("run_name", "config", "execution_mode", "num_workers", "prefetch_factor", "pretokenize_dataset", "dataset_dir"),
+    *("max_steps", "max_epochs", "gpus", "cpu_processes", "distributed_strategy", "val_check_interval"),
+    *("check_val_every_n_epoch", "val_sanity", "deterministic", "set_matmul_precision", "compile_model", "is_random_seed"),
+)
+MODEL = ("architecture", "modality", "model_name", "model_size", "tokenizer")
+RESUMED = (*MODEL, "run", "data", "optimizer", "trainer", "checkpoint", "logging")
+TESTED = (*MODEL, "data")
+TUNED = MODEL
+RANDOM_SEED = "EBT_RANDOM_SEED"
+
+
+def adopt(config: RunConfig, stored: dict[str, Any], flag: str, groups: tuple[str, ...], fixed: bool) -> RunConfig:
+    """The settings as typed, with the rest of these groups as the checkpoint's run had them.
+
+    groups: groups or single flags to take over. fixed: typed settings that would make it another run are errors.
+    """
+    before = from_dict(stored)
+    problems = []
+    changes: dict[str, dict[str, Any]] = {}
+    for name, source in config.sources.items():
+        group = FLAGS[name].group
+        value, old = getattr(getattr(config, group), name), getattr(getattr(before, group), name)
+        typed = source in ("command line", "file")
+        if typed and fixed and value != old and group not in FREE_GROUPS and name not in FREE_FLAGS:
+            problems.append(f"--{name} is {value!r}: the run of {flag} has {old!r}; leave it out, or start a new run.")
+        if not typed and (group in groups or name in groups):
+            changes.setdefault(group, {})[name] = old
+    if problems:
+        raise SettingsError(problems)
+    return replace(config, **{group: replace(getattr(config, group), **values) for group, values in changes.items()})
+
+
+def take_up(config: RunConfig, folder: RunFolder) -> tuple[RunConfig, Path | None, int]:
+    """Settings, checkpoint and step to go on from; a fresh start where there is nothing to go on from yet."""
+    wanted = config.checkpoint.resume_training_ckpt
+    if wanted is None:
+        return draw_seed(config), None, 0
+    if wanted == "last":
+        found = newest_checkpoint(folder.checkpoints)
+        if found is None:
+            if is_first_process():
+                MetricsFile.cut(folder.metrics, -1)
+                print(f"no checkpoint of a run named {config.run.run_name!r} yet: starting from step 0.")
+            return draw_seed(config), None, 0
+        path, checkpoint = found
+    else:
+        path, checkpoint = Path(wanted), read_checkpoint(Path(wanted))
+    config = adopt(config, checkpoint["run"]["config"], "--resume_training_ckpt", RESUMED, fixed=True)
+    step = checkpoint["global_step"]
+    if is_first_process():
+        MetricsFile.cut(folder.metrics, step)
+        print(f"going on from step {step} ({path})")
+    return config, path, step
+
+
+def draw_seed(config: RunConfig) -> RunConfig:
+    """A random seed where one is asked for; all processes of a run take the first one's."""
+    if not config.trainer.is_random_seed:
+        return config
+    seed = int(os.environ.setdefault(RANDOM_SEED, str(secrets.randbelow(2**31))))
+    return replace(config, trainer=replace(config.trainer, seed=seed))
+
+
+class Weights:
+    """Weights of a checkpoint, to start from or to test."""
+
+    def __init__(self, flag: str, weights: dict[str, Any]) -> None:
+        self.flag = flag
+        self.weights = weights
+
+    def load_into(self, model: nn.Module) -> None:
+        """Put the weights in, or say in one sentence why they do not fit."""
+        own = model.state_dict()
+        for name in sorted(own.keys() | self.weights.keys()):
+            here, there = own.get(name), self.weights.get(name)
+            if here is None or there is None or here.shape != there.shape:
+                shapes = ["missing" if tensor is None else tuple(tensor.shape) for tensor in (there, here)]
+                raise CheckpointError(
+                    f"--{self.flag}: its weights do not fit this model: {name} is {shapes[0]} there and {shapes[1]} here; "
+                    "use the same --tokenizer, --model_size and architecture flags."
+                )
+        model.load_state_dict(self.weights)
+
+
+def initial_weights(config: RunConfig) -> tuple[RunConfig, Weights | None]:
+    """The weights that --finetuning_model_ckpt or --only_test_model_ckpt names, with their run's settings."""
+    flag = "only_test_model_ckpt" if config.testing.only_test else "finetuning_model_ckpt"
+    wanted = config.testing.only_test_model_ckpt if config.testing.only_test else config.checkpoint.finetuning_model_ckpt
+    if wanted is None:
+        return config, None
+    if wanted == "last":
+        runs = Path(config.logging.logs_dir) / "runs"
+        found = [path for path in runs.glob("[!.]*/checkpoints/last.ckpt") if run_name(path) == config.run.run_name]
+        if not found:
+            raise SettingsError([f"--{flag} is 'last': there is no checkpoint of a run named {config.run.run_name!r}."])
+        wanted = str(max(found, key=lambda path: path.stat().st_mtime_ns))
+    checkpoint = read_checkpoint(Path(wanted))
+    config = adopt(config, checkpoint["run"]["config"], f"--{flag}", TESTED if config.testing.only_test else TUNED, fixed=False)
+    return config, Weights(flag, checkpoint["state_dict"])
+
+
+def run_name(checkpoint: Path) -> str | None:
+    try:
+        return json.loads((checkpoint.parent.parent / "config.json").read_bytes())["run"]["run_name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

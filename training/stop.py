@@ -1,0 +1,5 @@
+"""Why a run stops before its end, in words a person can act on."""
+
+
+class StopRun(RuntimeError):
+    """Ends the run with a message instead of a stack trace; the door prints it and exits with status 1."""

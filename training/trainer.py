@@ -1,0 +1,216 @@
+"""Settings to a Lightning Trainer with our callbacks; nothing here knows which model it trains."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.loggers.logger import Logger
+from pytorch_lightning.profilers import AdvancedProfiler, Profiler, PyTorchProfiler, SimpleProfiler
+
+from config import RunConfig, SettingsError
+from config.record import to_dict
+from data import DataModule
+from models import LanguageModel
+from runs import RunFolder
+from training.checkpoints import AtomicCheckpointIO, Checkpoints
+from training.guards import Anomaly, GarbageCollection, NonFiniteLoss, UnusedParameters
+from training.optimizers import optimizer_and_schedule
+from training.progress import Progress
+from training.recorder import MetricsFile, Recorder
+
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+def prepare_process(config: RunConfig) -> None:
+    """What has to be set before any tensor is made."""
+    torch.set_flush_denormal(True)  # softmax tails are denormal: worth 2x on a CPU
+    torch.set_float32_matmul_precision(config.trainer.set_matmul_precision)
+    pl.seed_everything(config.trainer.seed, workers=True, verbose=False)
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")  # --debug_dataloader measures that
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(lambda record: "litlogger" not in record.msg.lower())
+
+
+def devices(config: RunConfig) -> dict[str, Any]:
+    """Which devices, and how many processes."""
+    settings = config.trainer
+    if settings.gpus == "none" or (settings.gpus == "auto" and not torch.cuda.is_available()):
+        if settings.float_precision == "16":
+            raise SettingsError(["--float_precision is 16: half precision needs a GPU; choose bf16 or 32."])
+        return {"accelerator": "cpu", "devices": settings.cpu_processes}
+    if not torch.cuda.is_available():
+        raise SettingsError([f"--gpus is {settings.gpus!r}: this machine has no GPU that torch can use; leave the flag out."])
+    count = torch.cuda.device_count()
+    wanted: Any = -1 if settings.gpus in ("auto", "-1") else settings.gpus
+    if isinstance(wanted, str):
+        wanted = [int(word) for word in wanted.split(",")] if "," in wanted else int(wanted)
+    if (max(wanted) >= count) if isinstance(wanted, list) else (wanted > count):
+        raise SettingsError([f"--gpus is {settings.gpus!r}: this machine has {count} GPU(s), numbered from 0."])
+    return {"accelerator": "gpu", "devices": wanted}
+
+
+def strategy(config: RunConfig) -> Any:
+    name = config.trainer.distributed_strategy
+    several = config.trainer.cpu_processes > 1 or config.trainer.gpus not in ("auto", "none", "1")
+    if config.debugging.find_unused_parameters and (name == "ddp" or (name == "auto" and several)):
+        return "ddp_find_unused_parameters_true"
+    return name
+
+
+def profiler(config: RunConfig, folder: Path) -> Profiler | None:
+    kind = config.debugging.profiler
+    if kind is None:
+        return None
+    if kind == "simple":
+        return SimpleProfiler(dirpath=folder, filename="profile")
+    if kind == "advanced":
+        return AdvancedProfiler(dirpath=folder, filename="profile", line_count_restriction=40)
+    schedule = torch.profiler.schedule(wait=2, warmup=1, active=3)
+    return PyTorchProfiler(dirpath=folder, filename="profile", schedule=schedule, row_limit=30, sort_by_key="self_cpu_time_total")
+
+
+def limit(value: float) -> int | float | None:
+    """Lightning's form of a limit: None is all, below 1 a share, above a number of batches."""
+    if value == 1:
+        return None
+    return int(value) if value > 1 or value == 0 else float(value)
+
+
+def validation_interval(config: RunConfig, batches_per_epoch: int) -> int:
+    """Batches between validations, counted over the whole run."""
+    settings = config.trainer
+    if settings.check_val_every_n_epoch is not None:
+        return settings.check_val_every_n_epoch * batches_per_epoch
+    if settings.val_check_interval > 1:
+        return int(settings.val_check_interval)
+    return max(1, round(settings.val_check_interval * batches_per_epoch))
+
+
+class StopAtEnd(pl.Callback):
+    """Asks Lightning to stop at the last step, which makes it validate there."""
+
+    def __init__(self, total_steps: int) -> None:
+        self.total_steps = total_steps
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step >= self.total_steps:
+            trainer.should_stop = True
+
+
+class Training:
+    """One run's Trainer and what it measures: `fit`, then read `recorder`."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder, data: DataModule, model: LanguageModel, attempt: int) -> None:
+        self.config, self.data, self.model = config, data, model
+        debugging = config.debugging
+        accumulate = config.trainer.accumulate_grad_batches
+        chosen = devices(config)
+        per_epoch = data.batches_per_epoch() if not config.testing.only_test else 1
+        self.recorder = Recorder(
+            config.logging.log_every_n_steps,
+            attempt,
+            {split: rows.num_targets / max(1, rows.num_bytes) for split, rows in data.rows.items()},
+            per_epoch,
+            config.logging.log_gradients,
+        )
+        self.loggers: list[Logger] = [MetricsFile(folder.metrics)]
+        if not config.logging.no_wandb:
+            self.loggers.append(wandb_logger(config, folder))
+        self.trainer = pl.Trainer(
+            **chosen,
+            strategy=strategy(config),
+            precision=PRECISIONS[config.trainer.float_precision],  # type: ignore[arg-type]
+            max_epochs=1,  # the loader crosses the data's epochs itself
+            max_steps=config.trainer.max_steps,
+            accumulate_grad_batches=accumulate,
+            gradient_clip_val=config.trainer.gradient_clip_val or None,
+            limit_val_batches=1 if debugging.fast_dev_run else limit(debugging.limit_val_batches),
+            limit_test_batches=1 if debugging.fast_dev_run else limit(debugging.limit_test_batches),
+            val_check_interval=validation_interval(config, per_epoch),
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=config.trainer.val_sanity,
+            log_every_n_steps=config.logging.log_every_n_steps,
+            deterministic=config.trainer.deterministic or None,
+            profiler=profiler(config, folder.path),
+            plugins=[AtomicCheckpointIO()],
+            logger=self.loggers,
+            enable_progress_bar=False,
+            enable_model_summary=config.logging.log_model_archi,
+            enable_checkpointing=False,
+            inference_mode=False,  # energy models differentiate while they evaluate
+            use_distributed_sampler=False,
+            default_root_dir=folder.path,
+        )
+        data.trainer = self.trainer
+        self.total_steps = -(-data.total_batches() // accumulate) if not config.testing.only_test else 0
+        self.trainer.callbacks += self.callbacks(folder)  # type: ignore[attr-defined]
+        rows_per_step = config.trainer.batch_size_per_device * self.trainer.world_size * accumulate
+        model.optimizers_of = partial(
+            optimizer_and_schedule,
+            settings=config.optimizer,
+            rows_per_step=rows_per_step,
+            total_steps=self.total_steps,
+            multipliers=model.learning_rate_multipliers(),
+        )
+        if config.trainer.compile_model:
+            model.compile_blocks()
+
+    def callbacks(self, folder: RunFolder) -> list[pl.Callback]:
+        debugging = self.config.debugging
+        chosen: list[pl.Callback] = [self.recorder]
+        if debugging.detect_anomaly:
+            chosen.append(Anomaly(folder.path))
+        chosen.append(NonFiniteLoss(folder.path))
+        if debugging.debug_unused_parameters:
+            chosen.append(UnusedParameters())
+        if debugging.manual_gc_collect_every_n_steps:
+            chosen.append(GarbageCollection(debugging.manual_gc_collect_every_n_steps))
+        if not debugging.fast_dev_run:
+            run = {"run_id": folder.run_id, "config": to_dict(self.config)}
+            chosen.append(Checkpoints(folder.checkpoints, self.config.checkpoint, run))
+        return [*chosen, Progress(self.recorder, self.total_steps), StopAtEnd(self.total_steps)]
+
+    def opening_line(self) -> str:
+        """What is about to happen, in a line or two."""
+        rows = self.data.rows["train"]
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        return (
+            f"{self.config.run.model_name} {self.config.run.model_size}, {parameters:,} parameters, "
+            f"{self.config.data.dataset_name} ({rows.num_bytes / 1e6:.1f} MB of text, {rows.num_targets:,} tokens to learn from)"
+        )
+
+    def fit(self, checkpoint: Path | None) -> None:
+        self.trainer.fit(self.model, datamodule=self.data, ckpt_path=checkpoint, weights_only=True)
+
+    def test(self) -> None:
+        self.trainer.test(self.model, datamodule=self.data, verbose=False)
+
+
+def wandb_logger(config: RunConfig, folder: RunFolder) -> Logger:
+    """W&B under our run id, so that a resumed run continues the same page; offline where nobody is logged in."""
+    import wandb
+    from pytorch_lightning.loggers import WandbLogger
+
+    settings = config.logging
+    offline = settings.wandb_offline or not wandb.api.api_key
+    if offline and not settings.wandb_offline:
+        print("W&B: not logged in, so its files stay here; `wandb login`, then `wandb sync` on the folder wandb/ of the run.")
+    return WandbLogger(
+        name=config.run.run_name,
+        id=folder.run_id,
+        project=settings.wandb_project,
+        entity=settings.wandb_entity,
+        tags=list(settings.wandb_tags),
+        save_dir=folder.path,
+        offline=offline,
+        config={f"{group}/{name}": value for group, fields in to_dict(config).items() for name, value in fields.items()},
+        resume="allow",
+    )
