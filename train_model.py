@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -18,9 +19,10 @@ def main(argv: list[str]) -> int:
         config = parse_command_line(argv)
         debugging = config.debugging
         if debugging.print_config:
+            from config.help import show
             from config.record import describe
 
-            print(describe(config))
+            show(describe(config))
             return 0
         looks = debugging.plan or debugging.debug_dataloader or debugging.find_lr or debugging.find_batch_size
         return look(config) if looks else train(config)
@@ -70,6 +72,8 @@ def train(config: RunConfig) -> int:
         copy_output(
             folder.path / config.logging.console_log_filename, pointer=Path(config.logging.logs_dir) / "console.log"
         )
+    else:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (one process speaks for all)
 
     from data import build_data
     from models import build_model

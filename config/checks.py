@@ -158,11 +158,10 @@ def heads_fit_the_width(s: Settled) -> str | None:
 @rule("warm_up_steps", "max_steps", "max_scheduling_steps")
 def warm_up_ends_in_time(s: Settled) -> str | None:
     end = "max_scheduling_steps" if s["max_scheduling_steps"] is not None else "max_steps"
-    if s["warm_up_steps"] <= s[end]:
+    if s["warm_up_steps"] is None or s["warm_up_steps"] <= s[end]:
         return None
-    default = ", its default" if s.sources["warm_up_steps"] == "default" else ""
     return (
-        f"{s.called('warm_up_steps')} is {s['warm_up_steps']}{default}, over --{end} {s[end]}: "
+        f"{s.called('warm_up_steps')} is {s['warm_up_steps']}, over --{end} {s[end]}: "
         f"give --warm_up_steps of at most {s[end]}, or more steps."
     )
 

@@ -28,9 +28,8 @@ def asked_for_help(argv: Sequence[str]) -> str | None:
     return None
 
 
-def print_help(group: str) -> None:
-    """Prints the help, also into a pipe whose reader (head, less) has seen enough."""
-    text = help_text(group)
+def show(text: str) -> None:
+    """Prints a long text, also into a pipe whose reader (head, less) has seen enough."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""From a command line and a file to a RunConfig: default < size table < file < command line, all problems at once."""
+"""From a command line and a file to a RunConfig: default < size table < rehearsal < file < command line, all problems at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 from .checks import Settled, problems_of
 from .files import read_file
 from .flags import FLAGS, NAMES, SECTIONS, Flag, SettingsError, allowed, listing, read_plain, read_text, shown
-from .help import asked_for_help, print_help
+from .help import asked_for_help, help_text, show
+from .rehearsals import REHEARSALS
 from .settings import RunConfig
 from .sizes import SIZES
 
@@ -55,7 +56,7 @@ class Given(argparse.Action):
 def parse_command_line(argv: Sequence[str]) -> RunConfig:
     """The settings of a run; --help prints and exits, and every problem is a line of one SettingsError."""
     if (group := asked_for_help(argv)) is not None:
-        print_help(group)
+        show(help_text(group))
         raise SystemExit(0)
     problems: list[str] = []
     line = read_words(argv, problems)
@@ -63,7 +64,6 @@ def parse_command_line(argv: Sequence[str]) -> RunConfig:
     tree = read_file(path, problems) if path is not None else {}
     origin = shown(path)
     file = read_tree(tree or {}, origin, problems)
-    file.values.pop("config", None)  # a saved record names the file it was made from
     return settle(file, line, origin, problems, complete=tree is not None and "config" not in line.wrong)
 
 
@@ -186,6 +186,10 @@ def settle(file: Layer, line: Layer, origin: str, problems: list[str], complete:
         wrong |= table.keys()
     unasked = {name: table.get(name, flag.default) for name, flag in FLAGS.items()}
     sources = {name: "size table" if name in table else "default" for name in FLAGS}
+    for switch, values in REHEARSALS.items():
+        if (file.values | line.values).get(switch):
+            unasked |= values
+            sources |= dict.fromkeys(values, f"--{switch}")
     sources |= dict.fromkeys(file.values, "file") | dict.fromkeys(line.values, "command line")
     settled = Settled(unasked | file.values | line.values, sources, unasked, origin)
     found = problems_of(settled, FLAGS, wrong) if complete else []

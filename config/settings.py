@@ -59,7 +59,9 @@ class Run:
         "layers, width, heads and learning rate from the size table",
         choices=("4xs", "3xs", "2xs", "xxs", "xs", "small", "medium", "large", "xl"),
     )
-    execution_mode: str = flag("pretrain", "from scratch, or from the weights of a checkpoint", choices=("pretrain", "finetune"))
+    execution_mode: str = flag(
+        "pretrain", "from scratch, or from the weights of a checkpoint", choices=("pretrain", "finetune")
+    )
     config: str | None = flag(None, "YAML or JSON file of settings; the command line wins", metavar="FILE")
 
 
@@ -110,7 +112,7 @@ class Optimizer:
     min_lr_scale: float = flag(
         10, "the schedule ends at peak / this", low=1, needs={"lr_schedule": ("cosine", "linear", "one_cycle")}
     )
-    warm_up_steps: int = flag(50, "steps of linear warm-up", low=0)
+    warm_up_steps: int | None = flag(None, "steps of linear warm-up; default: a tenth of the run", low=0)
     warm_up_base_lr_divider: float = flag(100, "warm-up starts at peak / this", low=1)
     max_scheduling_steps: int | None = flag(None, "steps until the schedule ends; default: max_steps", low=1)
     lr_scaling_rule: bool = flag(False, "scale the learning rate by rows per step / 256")
@@ -165,10 +167,10 @@ class Logging:
     log_model_archi: bool = flag(False, "print the model's modules and sizes")
     console_log_filename: str = flag("console.log", "name of the copy of all output in the run folder")
     no_wandb: bool = flag(False, "do not use Weights & Biases")
-    wandb_entity: str | None = flag(None, "W&B team or user", needs={"no_wandb": (False,)})
-    wandb_project: str = flag("ebt", "W&B project", needs={"no_wandb": (False,)})
-    wandb_tags: tuple[str, ...] = flag((), "W&B tags", needs={"no_wandb": (False,)})
-    wandb_offline: bool = flag(False, "keep W&B's files here, to sync later", needs={"no_wandb": (False,)})
+    wandb_entity: str | None = flag(None, "W&B team or user")
+    wandb_project: str = flag("ebt", "W&B project")
+    wandb_tags: tuple[str, ...] = flag((), "W&B tags")
+    wandb_offline: bool = flag(False, "keep W&B's files here, to sync later")
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,9 @@ class Debugging:
     detect_anomaly: bool = flag(False, "name the module and step of the first NaN or Inf, save its batch")
     debug_unused_parameters: bool = flag(False, "list parameters that got no gradient")
     find_unused_parameters: bool = flag(False, "let DDP accept parameters without gradient")
-    profiler: str | None = flag(None, "where the time goes, into the run folder", choices=("simple", "advanced", "pytorch"))
+    profiler: str | None = flag(
+        None, "where the time goes, into the run folder", choices=("simple", "advanced", "pytorch")
+    )
     manual_gc_collect_every_n_steps: int = flag(0, "collect garbage only then; 0 leaves it to Python", low=0)
 
 

@@ -1,10 +1,10 @@
 """The folder of finished token streams: written beside and renamed, verified when read, shared by all runs.
 
-    tokens/<content>/    train.bin, valid.bin, test.bin and meta.json of one dataset under one tokenizer
-    requests/<request>   the content that a request (dataset, tokenizer, split settings) led to the last time
-    tokenizers/          trained tokenizers
-    locks/<request>      held by the process that builds it
-    building/            unfinished
+- tokens/<content>/    train.bin, valid.bin, test.bin and meta.json of one dataset under one tokenizer
+- requests/<request>   the content that a request (dataset, tokenizer, split settings) led to the last time
+- tokenizers/          trained tokenizers
+- locks/<request>      held by the process that builds it
+- building/            unfinished
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from data.errors import DataError
 from data.progress import notice
+from data.sources.source import SPLITS
 
 WHOLE_CHECK_BYTES = 2 << 30  # larger files are verified at both ends only, to keep starts quick
 END_BYTES = 64 << 20
@@ -50,13 +51,22 @@ def cache_errors(root: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
+class Split:
+    """One split. tokens: [N], uint16 or uint32, memory-mapped or in memory; num_bytes: UTF-8 bytes of its text."""
+
+    tokens: np.ndarray
+    num_documents: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
 class Entry:
-    """Finished tokens. tokens: [N] per split; meta: what was recorded with them."""
+    """Finished tokens; tokenizer is the fingerprint of the one that made them."""
 
     content: str
     path: Path
-    tokens: dict[str, np.ndarray]
-    meta: dict[str, Any]
+    tokenizer: str
+    splits: dict[str, Split]
 
 
 class TokenCache:
@@ -65,6 +75,7 @@ class TokenCache:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.tokenizers = root / "tokenizers"
+        self._told: set[str] = set()
 
     def recall(self, request: str) -> str | None:
         """The content that this request led to, if it was ever built."""
@@ -80,17 +91,13 @@ class TokenCache:
             return None
         try:
             meta = json.loads((path / "meta.json").read_text())
-            tokens = {name: _map(path / f"{name}.bin", meta["dtype"]) for name in meta["splits"]}
-            for name, array in tokens.items():
-                facts = meta["splits"][name]
-                if len(array) != facts["tokens"]:
-                    raise ValueError(f"{name}.bin has {len(array):,} tokens instead of {facts['tokens']:,}")
-                if checksum(array) != facts["checksum"]:
-                    raise ValueError(f"the checksum of {name}.bin is wrong")
+            splits = {name: _read_split(path / f"{name}.bin", meta["dtype"], meta["splits"][name]) for name in SPLITS}
+            return Entry(content, path, meta["tokenizer"], splits)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            notice(f"The token cache {path} is damaged ({error}): building it again.")
+            if content not in self._told:
+                notice(f"The token cache {path} is damaged ({error}): building it again.")
+                self._told.add(content)
             return None
-        return Entry(content, path, tokens, meta)
 
     @contextmanager
     def lock(self, request: str) -> Iterator[None]:
@@ -113,7 +120,7 @@ class TokenCache:
             yield
 
     @contextmanager
-    def building(self, request: str, splits: tuple[str, ...]) -> Iterator[Building]:
+    def building(self, request: str) -> Iterator[Building]:
         """A folder to write into; it is gone afterwards, whether it was published or not."""
         with ExitStack() as stack:
             with cache_errors(self.root):
@@ -121,7 +128,9 @@ class TokenCache:
                 parent.mkdir(parents=True, exist_ok=True)
                 folder = Path(tempfile.mkdtemp(prefix=f"{request}.", dir=parent))
                 stack.callback(shutil.rmtree, folder, ignore_errors=True)
-                files = {split: stack.enter_context(open(folder / f"{split}.bin", "wb")) for split in splits}
+                files: dict[str, IO[bytes]] = {
+                    split: stack.enter_context(open(folder / f"{split}.bin", "wb")) for split in SPLITS
+                }
             # closing flushes, which fails again on a full disk; the first error is the one to show
             try:
                 yield Building(self, request, folder, files)
@@ -145,16 +154,24 @@ class Building:
         with cache_errors(self.cache.root):
             self.files[split].write(tokens.data)
 
-    def publish(self, content: str, dtype: np.dtype, meta: dict[str, Any]) -> None:
-        """Make the entry visible under its content, complete or not at all. meta["splits"]: facts per split."""
+    def publish(self, content: str, tokenizer: str, dtype: np.dtype, counts: dict[str, tuple[int, int]]) -> None:
+        """Make the entry visible under its content, complete or not at all. counts: documents and bytes per split."""
+        facts = {}
         with cache_errors(self.cache.root):
             for name, file in self.files.items():
                 file.flush()
                 os.fsync(file.fileno())
                 file.close()
                 tokens = _map(self.folder / f"{name}.bin", dtype.name)
-                meta["splits"][name] |= {"tokens": len(tokens), "checksum": checksum(tokens)}
-            _write_synced(self.folder / "meta.json", json.dumps({**meta, "dtype": dtype.name}, indent=1))
+                documents, size = counts[name]
+                facts[name] = {
+                    "documents": documents,
+                    "bytes": size,
+                    "tokens": len(tokens),
+                    "checksum": checksum(tokens),
+                }
+            meta = {"tokenizer": tokenizer, "dtype": dtype.name, "splits": facts}
+            replace_file(self.folder / "meta.json", json.dumps(meta, indent=1))
             _sync_folder(self.folder)
             target = self.cache.root / "tokens" / content
             target.parent.mkdir(exist_ok=True)
@@ -162,9 +179,7 @@ class Building:
             _sync_folder(target.parent)
             requests = self.cache.root / "requests"
             requests.mkdir(exist_ok=True)
-            pointer = self.folder.with_suffix(self.folder.suffix + ".request")
-            _write_synced(pointer, content)
-            os.replace(pointer, requests / self.request)
+            replace_file(requests / self.request, content)
 
     def _rename(self, content: str, target: Path) -> None:
         while True:
@@ -184,10 +199,19 @@ class Building:
 
 def checksum(tokens: np.ndarray) -> int:
     """CRC-32 of the tokens, of both ends only where the whole would take seconds."""
-    data = tokens.view(np.uint8)
+    data = tokens.view(np.uint8).data
     if len(data) <= WHOLE_CHECK_BYTES:
         return zlib.crc32(data)
     return zlib.crc32(data[-END_BYTES:], zlib.crc32(data[:END_BYTES]))
+
+
+def _read_split(path: Path, dtype: str, facts: dict[str, int]) -> Split:
+    tokens = _map(path, dtype)
+    if len(tokens) != facts["tokens"]:
+        raise ValueError(f"{path.name} has {len(tokens):,} tokens instead of {facts['tokens']:,}")
+    if checksum(tokens) != facts["checksum"]:
+        raise ValueError(f"the checksum of {path.name} is wrong")
+    return Split(tokens, facts["documents"], facts["bytes"])
 
 
 def _map(path: Path, dtype: str) -> np.ndarray:
@@ -196,11 +220,17 @@ def _map(path: Path, dtype: str) -> np.ndarray:
     return np.memmap(path, dtype, mode="r")
 
 
-def _write_synced(path: Path, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+def replace_file(path: Path, text: str) -> None:
+    """Write a file so that others see the old one or the new one, never a part."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=".", delete=False) as file:
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
 
 
 def _sync_folder(path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from config.errors import UserError
 
-class DataError(ValueError):
+
+class DataError(UserError):
     """A dataset, tokenizer or cache that cannot be used; the message is one sentence with the remedy."""

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import re
 import time
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
-from statistics import median
 
 import numpy as np
-import psutil
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -25,8 +18,10 @@ from torch.utils.data import Dataset
 
 from config.settings import RunConfig
 from data.module import DataModule, RowLoader
+from data.rows import PackedRows
 from data.stream import evaluation_batches
 from data.tokenizers import Tokenizer
+from data.watch import SyntheticRows, Watch, watch
 
 SCAN_BATCH = 256
 MOST_SCANNED_TOKENS = 50_000_000
@@ -34,9 +29,7 @@ MOST_BATCHES = 1_000_000  # bounds the list of batches, not the time
 PLAIN = 4  # a row of so few different tokens (padding, blanks, ruled lines) repeats by nature
 TELLING_BYTES = 128  # rows of less text repeat by chance: common phrases, indented code
 CHANCE_SHARE = 0.5
-SAMPLES = 40
-WARM_UP = 0.4  # share of the samples before which pools and caches are still filling
-MEGABYTE = 2**20
+WORKERS_TRIED = (0, 2, 4)
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
@@ -63,30 +56,6 @@ class Scan:
     out_of_range: tuple[int, int] | None  # row and token id of the first
 
 
-@dataclass(frozen=True)
-class Watch:
-    """What running a loader for a while showed; growth is in megabytes per 1,000 batches."""
-
-    first_seconds: float
-    rate: float
-    growth: float
-    grows: bool
-
-
-class SyntheticRows(Dataset[Tensor]):
-    """Random tokens in the shape of the real rows: the loader without the data."""
-
-    def __init__(self, num_rows: int, context_length: int, vocab_size: int) -> None:
-        self.num_rows, self.context_length, self.vocab_size = num_rows, context_length, vocab_size
-
-    def __len__(self) -> int:
-        return self.num_rows
-
-    def __getitems__(self, indices: Sequence[int]) -> Tensor:
-        shape = (len(indices), self.context_length + 1)
-        return torch.from_numpy(np.random.default_rng(indices[0]).integers(self.vocab_size, size=shape))
-
-
 def inspect_data(config: RunConfig, data: DataModule, console: Console | None = None, seconds: float = 3.0) -> bool:
     """Print what is in the data and how fast it comes; True when nothing is wrong.
 
@@ -105,7 +74,7 @@ def inspect_data(config: RunConfig, data: DataModule, console: Console | None = 
     with bar as progress, warnings.catch_warnings():
         # PyTorch's remark on more loader processes than cores; whether they help is what is measured here.
         warnings.filterwarnings("ignore", message=".*worker processes in total")
-        task = progress.add_task("starting", total=len(data.rows) + 5)
+        task = progress.add_task("starting", total=len(data.rows) + 2 + len(WORKERS_TRIED))
 
         def stage(description: str) -> None:
             progress.update(task, description=description, advance=1)
@@ -121,9 +90,9 @@ def inspect_data(config: RunConfig, data: DataModule, console: Console | None = 
         stage("watching speed and memory with synthetic rows")
         synthetic = watch(loader(synthetic_rows, workers), seconds)
         by_workers = {}
-        for number in (0, 2, 4):
+        for number in WORKERS_TRIED:
             stage(f"trying --num_workers {number}")
-            by_workers[number] = watch(loader(train, number), seconds / 2)
+            by_workers[number] = watch(loader(train, number), seconds / 2, looks=0)
     batch = next(iter(data.train_dataloader()))["input_ids"]
     tokens = batch.shape[0] * data.context_length
 
@@ -151,12 +120,11 @@ def inspect_data(config: RunConfig, data: DataModule, console: Console | None = 
     return problems == 0
 
 
-def scan_rows(rows: Dataset[Tensor], tokenizer: Tokenizer, seconds: float) -> Scan:
+def scan_rows(rows: PackedRows, tokenizer: Tokenizer, seconds: float) -> Scan:
     """Go through the rows in order, each once, until the end or for at most so many seconds."""
     hashes, telling, pads, seen, out_of_range = [], [], 0, 0, None
-    width = len(rows) and rows.__getitems__([0]).shape[1]  # type: ignore[attr-defined, arg-type]
-    most = min(len(rows), MOST_SCANNED_TOKENS // max(width, 1))  # type: ignore[arg-type]
-    weights = np.random.default_rng(0).integers(2**63, size=width, dtype=np.uint64) * 2 + 1
+    most = min(len(rows), MOST_SCANNED_TOKENS // rows.context_length)
+    weights = np.random.default_rng(0).integers(2**63, size=rows.context_length + 1, dtype=np.uint64) * 2 + 1
     end = time.perf_counter() + seconds
     for batch in RowLoader(rows, evaluation_batches(most, SCAN_BATCH)):
         ids = batch["input_ids"].numpy()
@@ -173,75 +141,9 @@ def scan_rows(rows: Dataset[Tensor], tokenizer: Tokenizer, seconds: float) -> Sc
         num_rows=seen,
         hashes=np.concatenate(hashes) if hashes else np.empty(0, np.uint64),
         telling=np.concatenate(telling) if telling else np.empty(0, bool),
-        pad_share=pads / max(seen * (width - 1), 1),
+        pad_share=pads / max(seen * rows.context_length, 1),
         out_of_range=out_of_range,
     )
-
-
-def watch(loader: RowLoader, seconds: float) -> Watch:
-    """Take batches for so many seconds, and look at the memory meanwhile; the looking itself is not counted."""
-    give_back_memory()
-    begin = time.perf_counter()
-    batches = iter(loader)
-    next(batches)
-    start = time.perf_counter()
-    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    counts, memory, count, elapsed, looking = [], [], 0, 0.0, 0.0
-    for count, _ in enumerate(batches, start=1):
-        now = time.perf_counter()
-        elapsed = now - start - looking
-        if elapsed * SAMPLES >= seconds * (len(counts) + 1):
-            counts.append(count)
-            memory.append(own_memory(processes))
-            looking += time.perf_counter() - now
-        if elapsed > seconds:
-            break
-    growth, grows = memory_growth(counts, memory, len(processes))
-    return Watch(start - begin, count / elapsed, growth, grows)
-
-
-def give_back_memory() -> None:
-    """Return what is free to the system: a leak would fill it first, and stay unseen."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim:
-        trim(0)
-
-
-def own_memory(processes: Sequence[psutil.Process]) -> int:
-    """Bytes that the processes hold together, without the pages of mapped files, which are a cache."""
-    total = 0
-    for process in processes:
-        try:
-            # Forked processes share pages until one writes; only the proportional share counts each page once.
-            share = re.search(r"Pss_Anon:\s+(\d+) kB", Path(f"/proc/{process.pid}/smaps_rollup").read_text())
-        except OSError:
-            share = None
-        if share:
-            total += int(share[1]) * 1024
-        elif process.is_running():
-            info = process.memory_info()
-            total += info.rss - getattr(info, "shared", 0)
-    return total
-
-
-def memory_growth(counts: Sequence[int], memory: Sequence[int], num_processes: int) -> tuple[float, bool]:
-    """Growth in MB per 1,000 batches after the warm-up, and whether it goes on throughout.
-
-    counts, memory: batches taken and bytes held at each look.
-    """
-    skip = int(len(counts) * WARM_UP)
-    counts, memory = counts[skip:], memory[skip:]
-    if len(counts) < 8:
-        return 0.0, False
-    growth = float(np.polyfit(counts, np.array(memory) / MEGABYTE, 1)[0] * 1000)
-    quarter = len(memory) // 4
-    levels = [median(memory[part * quarter : (part + 1) * quarter]) for part in range(4)]
-    # A pool that fills makes one step, and new processes grow less and less until they have what they need;
-    # a leak goes on: every quarter lies above the one before, and the last not less than the first.
-    steps = np.diff(levels)
-    goes_on = steps.min() > MEGABYTE / 16 and steps[-1] > steps[0] / 2
-    return growth, bool(goes_on and steps.sum() > num_processes * MEGABYTE / 2)
 
 
 def judge_batch(batch: Tensor, data: DataModule) -> Finding:
@@ -343,9 +245,7 @@ def workers_table(by_workers: dict[int, Watch], tokens: int) -> Table:
     for heading in ("--num_workers", "first batch", "batches/s", "tokens/s"):
         table.add_column(heading, justify="right")
     for number, seen in by_workers.items():
-        table.add_row(
-            str(number), f"{seen.first_seconds:.3f} s", f"{seen.rate:,.0f}", f"{seen.rate * tokens:,.0f}"
-        )
+        table.add_row(str(number), f"{seen.first_seconds:.3f} s", f"{seen.rate:,.0f}", f"{seen.rate * tokens:,.0f}")
     return table
 
 

@@ -18,7 +18,7 @@ from data.store import TokenStore
 from data.stream import BatchStream, evaluation_batches
 
 
-class RowLoader(DataLoader[dict[str, Tensor]]):
+class RowLoader(DataLoader[Tensor]):
     """Batches {"input_ids": int64 [B, S+1]} of the rows that `batches` names."""
 
     def __init__(
@@ -27,7 +27,7 @@ class RowLoader(DataLoader[dict[str, Tensor]]):
         super().__init__(
             rows,
             batch_sampler=batches,
-            collate_fn=as_batch,
+            collate_fn=as_batch,  # type: ignore[arg-type]  # a tensor, where rows are fetched all at once
             num_workers=num_workers,
             prefetch_factor=prefetch_factor if num_workers else None,
             persistent_workers=num_workers > 0,
@@ -151,11 +151,11 @@ class DataModule(pl.LightningDataModule):
         """The position in the stream, and what it depends on."""
         assert self.trainer is not None
         # `processed` and not `completed`, which Lightning counts up only after the callbacks that save checkpoints.
-        done = self.trainer.fit_loop.epoch_loop.batch_progress.total.processed
-        return {"batches": done, **self._stream_identity()}
+        total: Any = self.trainer.fit_loop.epoch_loop.batch_progress.total
+        return {"batches": total.processed, **self._stream_identity()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on after the batches that a checkpoint has seen; the batches to come must be the ones it would have had."""
+        """Go on after the batches that a checkpoint has seen; those to come must be the ones it would have had."""
         if self.trainer is not None and self.trainer.state.fn != "fit":
             return
         flags = {

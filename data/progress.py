@@ -45,7 +45,9 @@ def progress(title: str, unit: str, total: int | None = None) -> Iterator[Callab
             return
         last = now
         rate = done / (now - start)
-        left = f" of {total:,}, {(total - done) / rate:,.0f} s left" if total and done <= total else ""
-        notice(f"{title}: {done:,}{left} {unit}, {rate:,.0f}/s")
+        if total and done <= total:
+            notice(f"{title}: {done:,} of {total:,} {unit}, {rate:,.0f}/s, {(total - done) / rate:,.0f} s left")
+        else:
+            notice(f"{title}: {done:,} {unit}, {rate:,.0f}/s")
 
     yield advance

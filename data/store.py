@@ -19,25 +19,18 @@ from typing import NamedTuple
 import numpy as np
 
 from config.settings import Data
-from data.cache import TokenCache, cache_root
+from data.cache import Split, TokenCache, cache_root
 from data.errors import DataError
 from data.parallel import ordered_map
 from data.progress import notice, progress
 from data.sources import SPLITS, Source, find_source
-from data.tokenizers import ByteTokenizer, Tokenizer, build_tokenizer, load_tokenizer
+from data.tokenizers import Tokenizer, build_tokenizer, load_tokenizer
+
+__all__ = ["Split", "TokenStore", "open_store", "read_documents", "token_dtype"]
 
 FORMAT_VERSION = 1  # raise it when the same settings would give other tokens or another layout
 TASK_BYTES = 1 << 20
 READ_ORDER = ("test", "valid", "train")  # a text that is in several native splits stays in the held-out one
-
-
-@dataclass(frozen=True)
-class Split:
-    """One split. tokens: [N], uint16 or uint32, memory-mapped or in memory; num_bytes: UTF-8 bytes of its text."""
-
-    tokens: np.ndarray
-    num_documents: int
-    num_bytes: int
 
 
 @dataclass(frozen=True)
@@ -108,22 +101,17 @@ def _find_cached(cache: TokenCache, request: str, settings: Data) -> TokenStore 
     """The stored tokens of a request, or None when they are missing, damaged or of another tokenizer."""
     content = cache.recall(request)
     entry = cache.read(content) if content else None
-    tokenizer = entry and load_tokenizer(settings.tokenizer, entry.meta["tokenizer"], cache.tokenizers)
-    if not entry or not tokenizer:
-        return None
-    splits = {
-        name: Split(entry.tokens[name], facts["documents"], facts["bytes"]) for name, facts in entry.meta["splits"].items()
-    }
-    return TokenStore(tokenizer, splits, entry.content, entry.path)
+    tokenizer = entry and load_tokenizer(settings.tokenizer, entry.tokenizer, cache.tokenizers)
+    return TokenStore(tokenizer, entry.splits, entry.content, entry.path) if entry and tokenizer else None
 
 
 def _build_cached(cache: TokenCache, request: str, source: Source, settings: Data) -> None:
     tokenizer = build_tokenizer(settings.tokenizer, partial(_train_texts, source, settings), cache.tokenizers)
-    with cache.building(request, SPLITS) as building:
+    with cache.building(request) as building:
         tallies = _tokenise(source, settings, tokenizer, building.write)
-        facts = {name: {"documents": tally.documents, "bytes": tally.bytes} for name, tally in tallies.items()}
-        meta = {"dataset": settings.dataset_name, "tokenizer": tokenizer.fingerprint, "splits": facts}
-        building.publish(_content_key(tallies, tokenizer, settings), token_dtype(tokenizer), meta)
+        counts = {name: (tally.documents, tally.bytes) for name, tally in tallies.items()}
+        content = _content_key(tallies, tokenizer, settings)
+        building.publish(content, tokenizer.fingerprint, token_dtype(tokenizer), counts)
 
 
 def _build_in_memory(source: Source, settings: Data) -> TokenStore:
@@ -186,19 +174,19 @@ def _place(digest: bytes, shares: dict[str, float]) -> str:
 
 
 def _train_texts(source: Source, settings: Data) -> Iterator[str]:
-    return (document.text for document in read_documents(source, settings) if document.split == "train")
+    source.prepare()
+    yield from (document.text for document in read_documents(source, settings) if document.split == "train")
 
 
 def _tokenise(
     source: Source, settings: Data, tokenizer: Tokenizer, write: Callable[[str, np.ndarray], object]
 ) -> dict[str, Tally]:
     """Read, tokenise and write all documents, a few tasks at a time, so that memory does not grow with the data."""
+    source.prepare()
     tallies = {name: Tally() for name in SPLITS}
-    # bytes are copied faster than they could be sent to another process
-    processes = 1 if isinstance(tokenizer, ByteTokenizer) else None
     tasks = _tasks(read_documents(source, settings), tallies)
     with progress("Tokenising", "documents", _expected(source, settings)) as advance:
-        for count, streams in ordered_map(partial(encode_task, tokenizer), tasks, processes=processes):
+        for count, streams in ordered_map(partial(encode_task, tokenizer), tasks, threads=2):
             for name, tokens in streams.items():
                 write(name, tokens)
             advance(count)

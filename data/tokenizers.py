@@ -1,14 +1,30 @@
-"""Tokenizers: raw bytes, a byte-level BPE trained on the corpus, or one from Hugging Face."""
+"""Tokenizers: raw bytes, a byte-level BPE trained on the corpus, or one from Hugging Face.
+
+Text never becomes a separator or pad: what looks like a special token in a document is spelled out like other text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from data.cache import cache_errors, replace_file
 from data.errors import DataError
+from data.hub import first_line, hub_is_reachable
+from data.progress import notice
+
+if TYPE_CHECKING:
+    import tokenizers
+
+SMALLEST_BPE = 258  # 256 bytes, separator, pad
+CHOICES = "choose bytes, bpe:SIZE, or a Hugging Face name or folder"
+BPE_TRAINING_BYTES = 100_000_000  # merges hardly change with more text, and this fits in memory
 
 
 class Tokenizer(Protocol):
@@ -24,7 +40,7 @@ class Tokenizer(Protocol):
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]: ...
 
-    def decode(self, ids: Sequence[int]) -> str: ...
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str: ...
 
 
 class ByteTokenizer:
@@ -37,33 +53,179 @@ class ByteTokenizer:
     fingerprint = "bytes"
 
     def encode(self, text: str) -> np.ndarray:
-        return self.encode_bytes(text.encode("utf-8", "surrogatepass"))
+        return self.encode_bytes(text.encode("utf-8", "replace"))
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
         return [self.encode(text) for text in texts]
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
     def encode_bytes(self, data: bytes) -> np.ndarray:
         return np.frombuffer(data, np.uint8).astype(np.uint16)
 
-    def decode_bytes(self, ids: Sequence[int]) -> bytes:
+    def decode_bytes(self, ids: Sequence[int] | np.ndarray) -> bytes:
         """The bytes of the ids; separators and pads stand for no byte."""
         array = np.asarray(ids, np.int64)
         return array[array < 256].astype(np.uint8).tobytes()
 
 
+class FastTokenizer:
+    """A tokenizer of the `tokenizers` library, which encodes a batch on all cores.
+
+    separator_id, pad_id: those of its own vocabulary, or None for an id appended after it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        backend: tokenizers.Tokenizer,
+        fingerprint: str = "",
+        separator_id: int | None = None,
+        pad_id: int | None = None,
+    ) -> None:
+        # said explicitly, or the library warns in every loader process that is forked later
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+        backend.no_truncation()
+        backend.no_padding()
+        backend.encode_special_tokens = True
+        self.name = name
+        self.backend = backend
+        ids = backend.get_vocab(with_added_tokens=True).values()
+        self.vocab_size = max(ids) + 1
+        self.separator_id = self._or_append(separator_id)
+        # a pad that is also the separator would hide the ends of documents from the loss
+        self.pad_id = self._or_append(None if pad_id == separator_id else pad_id)
+        self.fingerprint = fingerprint or _hash(f"{self.separator_id} {self.pad_id} {backend.to_str()}".encode())
+
+    def _or_append(self, token_id: int | None) -> int:
+        if token_id is not None:
+            return token_id
+        self.vocab_size += 1
+        return self.vocab_size - 1
+
+    def encode(self, text: str) -> np.ndarray:
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
+        found = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.uint32) for encoding in found]
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        text_ids = [int(token) for token in ids if token not in (self.separator_id, self.pad_id)]
+        return self.backend.decode(text_ids, skip_special_tokens=False)
+
+
 def build_tokenizer(
     name: str, train_documents: Callable[[], Iterable[str]], cache_dir: Path | None = None
 ) -> Tokenizer:
-    """The tokenizer that --tokenizer names."""
+    """The tokenizer that --tokenizer names; a BPE is trained on the training documents unless it is in the cache."""
     if name == "bytes":
         return ByteTokenizer()
-    raise DataError(f"--tokenizer is {name!r}: choose bytes, bpe:SIZE, or a Hugging Face name or folder.")
+    if name.partition(":")[0] == "bpe":
+        return _build_bpe(name, train_documents(), cache_dir)
+    return _load_pretrained(name)
 
 
 def load_tokenizer(name: str, fingerprint: str, cache_dir: Path) -> Tokenizer | None:
     """The tokenizer that made some tokens; None when it is gone or has become another one."""
-    tokenizer = build_tokenizer(name, list, None)
+    if name.partition(":")[0] == "bpe":
+        return _read_bpe(name, cache_dir, fingerprint)
+    tokenizer = build_tokenizer(name, list)
     return tokenizer if tokenizer.fingerprint == fingerprint else None
+
+
+def _build_bpe(name: str, documents: Iterable[str], cache_dir: Path | None) -> Tokenizer:
+    """A byte-level BPE of SIZE ids, or fewer where the text has no more pairs to merge."""
+    size = name.partition(":")[2]
+    if not (size.isascii() and size.isdigit() and int(size) >= SMALLEST_BPE):
+        raise DataError(
+            f"--tokenizer is {name!r}: after bpe: comes the number of tokens, {SMALLEST_BPE} or more "
+            "(256 bytes, a separator and a pad), as in bpe:4096."
+        )
+    texts = list(_first_bytes(documents, BPE_TRAINING_BYTES))
+    training = _hash(size.encode(), *(text.encode() for text in texts))
+    if cache_dir:
+        for file in sorted(cache_dir.glob(f"bpe-{training}-*.json")):
+            if tokenizer := _read_bpe(name, cache_dir, file.stem):
+                return tokenizer
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=int(size) - 2,  # separator and pad are appended, out of reach of any text
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=sys.stderr.isatty(),
+    )
+    backend.train_from_iterator(texts, trainer, length=len(texts))
+    stored = backend.to_str()
+    fingerprint = f"bpe-{training}-{_hash(stored.encode())}"
+    if cache_dir:
+        with cache_errors(cache_dir.parent):
+            cache_dir.mkdir(parents=True, exist_ok=True)
+            replace_file(cache_dir / f"{fingerprint}.json", stored)
+    return FastTokenizer(name, backend, fingerprint)
+
+
+def _read_bpe(name: str, cache_dir: Path, fingerprint: str) -> Tokenizer | None:
+    """A trained tokenizer of the cache; None when it is missing or, after telling so, when it is damaged."""
+    file = cache_dir / f"{fingerprint}.json"
+    try:
+        stored = file.read_bytes()
+    except OSError:
+        return None
+    if not fingerprint.endswith(_hash(stored)):
+        notice(f"The tokenizer {file} is damaged: training it again.")
+        return None
+    from tokenizers import Tokenizer as Backend
+
+    return FastTokenizer(name, Backend.from_buffer(stored), fingerprint)
+
+
+def _load_pretrained(name: str) -> Tokenizer:
+    """A tokenizer of Hugging Face: a local folder, the copy downloaded before, or the hub's, in this order."""
+    folder = Path(name).expanduser()
+    is_folder = folder.is_dir()
+    if not is_folder and name.startswith(("/", "./", "../", "~")):
+        raise DataError(f"--tokenizer is {name!r}: no such folder; {CHOICES}.")
+    from transformers import AutoTokenizer
+
+    try:
+        try:
+            found = AutoTokenizer.from_pretrained(folder if is_folder else name, local_files_only=True)
+        except Exception:
+            if is_folder or not hub_is_reachable():
+                raise
+            found = AutoTokenizer.from_pretrained(name)
+    except Exception as error:  # the library raises what it likes
+        if is_folder:
+            raise DataError(
+                f"--tokenizer is {name!r}: that folder holds no tokenizer ({first_line(error)}); {CHOICES}."
+            ) from error
+        raise DataError(
+            f"--tokenizer is {name!r}: it is no folder, was not downloaded before, and the Hugging Face hub cannot be "
+            f"reached or does not have it; {CHOICES}."
+        ) from error
+    backend = getattr(found, "backend_tokenizer", None)
+    if backend is None:
+        raise DataError(f"--tokenizer is {name!r}: it has no fast version (tokenizer.json); {CHOICES}.")
+    separator = found.eos_token_id if found.eos_token_id is not None else found.bos_token_id
+    return FastTokenizer(name, backend, separator_id=separator, pad_id=found.pad_token_id)
+
+
+def _first_bytes(documents: Iterable[str], limit: int) -> Iterator[str]:
+    for text in documents:
+        if limit <= 0:
+            return
+        limit -= len(text.encode())
+        yield text
+
+
+def _hash(*parts: bytes) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()

@@ -48,6 +48,7 @@ class CopiedStream:
 
 def copy_output(path: Path, pointer: Path | None = None) -> None:
     """Append all of stdout and stderr to `path` too; `pointer` becomes a link to it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     file = open(path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (open until the process ends)
     sys.stdout = CopiedStream(sys.stdout, file)  # type: ignore[assignment]
     sys.stderr = CopiedStream(sys.stderr, file)  # type: ignore[assignment]

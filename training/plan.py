@@ -28,7 +28,8 @@ def plan(config: RunConfig, data: DataModule, model: LanguageModel) -> str:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     processes = settings.cpu_processes
     tokens_per_step = rows * length * accumulate * processes
-    batches, per_epoch = data.total_batches(), max(1, data.batches_per_epoch() // processes)
+    per_epoch = max(1, data.batches_per_epoch() // processes)
+    batches = min(settings.max_steps * accumulate, (settings.max_epochs or settings.max_steps * accumulate) * per_epoch)
     steps = -(-batches // accumulate)
     states = STATES.get(config.optimizer.optimizer, 0)
     groups = build_optimizer(model, config.optimizer, rows * accumulate * processes).param_groups

@@ -133,6 +133,8 @@ class Recorder(pl.Callback):
         self.losses, self.norms = [], []
 
     def write(self, trainer: pl.Trainer, step: int, row: dict[str, float]) -> None:
+        if not trainer.is_global_zero:
+            return
         epoch = trainer.fit_loop.epoch_loop.batch_progress.total.processed / self.batches_per_epoch
         shared = {"epoch": round(epoch, 4), "tokens": self.tokens, "seconds": round(self.seconds, 3), "attempt": self.attempt}
         for logger in trainer.loggers:

@@ -13,8 +13,9 @@ def schedule(settings: Optimizer, total_steps: int) -> Callable[[int], float]:
 
     One factor serves every parameter group, so their rates keep their ratio at every step.
     """
-    warm, start, floor = settings.warm_up_steps, 1 / settings.warm_up_base_lr_divider, 1 / settings.min_lr_scale
+    start, floor = 1 / settings.warm_up_base_lr_divider, 1 / settings.min_lr_scale
     end = settings.max_scheduling_steps or total_steps
+    warm = end // 10 if settings.warm_up_steps is None else settings.warm_up_steps
     if settings.lr_schedule == "one_cycle":
         warm = max(warm, round(0.3 * end))
 

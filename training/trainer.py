@@ -112,20 +112,11 @@ class Training:
         self.config, self.data, self.model = config, data, model
         debugging = config.debugging
         accumulate = config.trainer.accumulate_grad_batches
-        chosen = devices(config)
-        per_epoch = data.batches_per_epoch() if not config.testing.only_test else 1
-        self.recorder = Recorder(
-            config.logging.log_every_n_steps,
-            attempt,
-            {split: rows.num_targets / max(1, rows.num_bytes) for split, rows in data.rows.items()},
-            per_epoch,
-            config.logging.log_gradients,
-        )
         self.loggers: list[Logger] = [MetricsFile(folder.metrics)]
         if not config.logging.no_wandb:
             self.loggers.append(wandb_logger(config, folder))
         self.trainer = pl.Trainer(
-            **chosen,
+            **devices(config),
             strategy=strategy(config),
             precision=PRECISIONS[config.trainer.float_precision],  # type: ignore[arg-type]
             max_epochs=1,  # the loader crosses the data's epochs itself
@@ -134,7 +125,6 @@ class Training:
             gradient_clip_val=config.trainer.gradient_clip_val or None,
             limit_val_batches=1 if debugging.fast_dev_run else limit(debugging.limit_val_batches),
             limit_test_batches=1 if debugging.fast_dev_run else limit(debugging.limit_test_batches),
-            val_check_interval=validation_interval(config, per_epoch),
             check_val_every_n_epoch=None,
             num_sanity_val_steps=config.trainer.val_sanity,
             log_every_n_steps=config.logging.log_every_n_steps,
@@ -149,8 +139,17 @@ class Training:
             use_distributed_sampler=False,
             default_root_dir=folder.path,
         )
-        data.trainer = self.trainer
-        self.total_steps = -(-data.total_batches() // accumulate) if not config.testing.only_test else 0
+        data.trainer = self.trainer  # from here on the data counts in batches of all processes
+        per_epoch = 1 if config.testing.only_test else data.batches_per_epoch()
+        self.total_steps = 0 if config.testing.only_test else -(-data.total_batches() // accumulate)
+        self.trainer.val_check_interval = validation_interval(config, per_epoch)
+        self.recorder = Recorder(
+            config.logging.log_every_n_steps,
+            attempt,
+            {split: rows.num_targets / max(1, rows.num_bytes) for split, rows in data.rows.items()},
+            per_epoch,
+            config.logging.log_gradients,
+        )
         self.trainer.callbacks += self.callbacks(folder)  # type: ignore[attr-defined]
         rows_per_step = config.trainer.batch_size_per_device * self.trainer.world_size * accumulate
         model.optimizers_of = partial(

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-import ast
+import json
 import os
+import subprocess
 import sys
 import sysconfig
-import warnings
 from collections.abc import Iterator
-from inspect import cleandoc
 from pathlib import Path
 
+from config.settings import Data
 from data.parallel import ordered_map
 from data.progress import progress
 from data.sources.source import Source, files_key
 
 NOT_THE_LIBRARY = {"site-packages", "dist-packages", "__pycache__"}
-FILES_PER_TASK = 32
+FILES_PER_PROCESS = 120
 
 
 class PyDocs(Source):
-    """Each help topic is a document; so are all docstrings of one module, in the order of its source."""
+    """Each help topic is a document; so are all docstrings of one module together, in the order of its source."""
 
-    def __init__(self) -> None:
-        self._documents: list[str] | None = None
+    def __init__(self, settings: Data) -> None:
+        self._documents: list[str] = []
 
     def key(self) -> str:
         return f"{sys.version} {files_key(_library_files())}"
 
+    def prepare(self) -> None:
+        self._documents = self._documents or [*_topics(), *_modules()]
+
     def documents(self, split: str) -> Iterator[str]:
-        if self._documents is None:  # read twice when a tokenizer is trained first
-            self._documents = [*_topics(), *_modules()]
         yield from self._documents
+
+    def count(self, split: str) -> int:
+        return len(self._documents)
 
 
 def _library_files() -> list[str]:
@@ -53,10 +57,10 @@ def _topics() -> Iterator[str]:
 def _modules() -> Iterator[str]:
     """One document per module that has docstrings; a docstring seen in an earlier module is left out."""
     files = _library_files()
-    tasks = [files[start : start + FILES_PER_TASK] for start in range(0, len(files), FILES_PER_TASK)]
+    tasks = [files[start : start + FILES_PER_PROCESS] for start in range(0, len(files), FILES_PER_PROCESS)]
     seen: set[str] = set()
     with progress("Reading Python's documentation", "modules", len(files)) as advance:
-        for modules in ordered_map(docstrings_of_files, tasks):
+        for modules in ordered_map(_docstrings, tasks):
             for docstrings in modules:
                 fresh = [text for text in dict.fromkeys(docstrings) if text not in seen]
                 seen.update(fresh)
@@ -65,27 +69,8 @@ def _modules() -> Iterator[str]:
             advance(len(modules))
 
 
-def docstrings_of_files(files: list[str]) -> list[list[str]]:
-    """The docstrings of each file in source order; none for a file that cannot be read or parsed."""
-    return [_docstrings(Path(file)) for file in files]
-
-
-def _docstrings(file: Path) -> list[str]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in somebody else's code
-            tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # the library's tests hold broken files
-        return []
-    return [text for text in _docstrings_below(tree) if text]
-
-
-def _docstrings_below(node: ast.AST) -> Iterator[str]:
-    """Depth first, so that a class's docstring is followed by those of its methods."""
-    if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.body:
-        first = node.body[0]
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-            yield cleandoc(first.value.value).strip()
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):  # expressions hold no docstring
-            yield from _docstrings_below(child)
+def _docstrings(files: list[str]) -> list[list[str]]:
+    """The docstrings of each file, read by a process of its own."""
+    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("docstrings.py"))]
+    found = subprocess.run(command, input=json.dumps(files).encode(), stdout=subprocess.PIPE, check=True)
+    return json.loads(found.stdout)

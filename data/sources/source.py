@@ -24,6 +24,9 @@ class Source(ABC):
     def documents(self, split: str) -> Iterator[str]:
         """The documents of one of `splits`, always in the same order."""
 
+    def prepare(self) -> None:  # noqa: B027 (most have nothing to do)
+        """Long work that comes before the first document, with its own progress bar; done once only."""
+
     def count(self, split: str) -> int | None:
         """How many documents to expect, for the progress bar; None when only reading would tell."""
         return None
@@ -34,5 +37,5 @@ def files_key(files: Iterable[Path | str]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for file in files:
         status = os.stat(file)
-        digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+        digest.update(os.fsencode(file) + f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()

@@ -61,6 +61,8 @@ from tests.config.problems import problems
          "--run_name is '..': it becomes part of a file's name; leave out '/', and do not use '.' or '..'."),
         ("--run_name " + 101 * "a",
          f"--run_name is '{101 * 'a'}': it becomes part of a file's name; use 1 to 100 characters (200 bytes)."),
+        ("--run_name " + 67 * "語",
+         f"--run_name is '{67 * '語'}': it becomes part of a file's name; use 1 to 100 characters (200 bytes)."),
         ("--console_log_filename logs/x",
          "--console_log_filename is 'logs/x': it becomes part of a file's name; leave out '/', "
          "and do not use '.' or '..'."),

@@ -90,6 +90,8 @@ def test_an_alias_is_its_flag() -> None:
         (SAMPLE["step"], "2", 2.0),
         (SAMPLE["count"], "half", "half"),
         (SAMPLE["count"], "3", 3),
+        (SAMPLE["bound"], "5", 5.0),
+        (FLAGS["validation_split_pct"], "0.9", 0.9),
     ],
 )
 def test_a_word_is_read_by_the_type_of_its_flag(flag_: Any, text: str, value: Any) -> None:
@@ -116,6 +118,7 @@ def test_a_word_is_read_by_the_type_of_its_flag(flag_: Any, text: str, value: An
         (FLAGS["optimizer"], "adam", "is 'adam': choose adamw, adafactor or sgd."),
         (FLAGS["dataset_dir"], "", "is empty: give a text, or leave the flag out."),
         (FLAGS["dataset_dir"], "a\nb", "is 'a\\nb': give a text without control characters."),
+        (FLAGS["dataset_dir"], "a\x7f", "is 'a\\x7f': give a text without control characters."),
         (SAMPLE["step"], "fast", "is 'fast': give a number above 0, or auto."),
         (SAMPLE["count"], "0", "is 0: give a whole number of at least 1, or all or half."),
         (SAMPLE["bound"], "6", "is 6: give a number of at most 5."),

@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config import RunConfig, SettingsError, parse_command_line
 from config.errors import UserError
 from config.flags import FLAGS
+from config.help import asked_for_help
 from config.parser import RETIRED
 from tests.config.problems import problems
 
@@ -168,12 +169,13 @@ def test_the_error_is_the_doors_and_survives_a_process_border() -> None:
 WORDS = st.one_of(
     st.sampled_from([f"--{name}" for name in FLAGS]),
     st.sampled_from(["--", "-", "", "=", "--=", "-1", "0", "1", "0.5", "--no-x", "true", "bpe:400", "2"]),
-    st.text(max_size=8).filter(lambda word: not word.startswith("-h")),
+    st.text(max_size=8),
     st.builds("--{}={}".format, st.sampled_from(sorted(FLAGS)), st.text(max_size=4)),
 )
 
 
-@given(st.lists(WORDS, max_size=8))
+@settings(deadline=None)
+@given(st.lists(WORDS, max_size=8).filter(lambda argv: asked_for_help(argv) is None))
 def test_any_words_are_a_run_or_lines_of_problems(argv: list[str]) -> None:
     try:
         assert isinstance(parse_command_line(argv), RunConfig)

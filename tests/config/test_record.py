@@ -125,6 +125,7 @@ def test_a_name_that_is_no_unicode_survives(tmp_path: Path) -> None:
 
 def test_a_record_is_plain_and_nested_by_concern() -> None:
     tree = to_dict(parse_command_line(["--wandb_tags", "a", "b"]))
+    assert [line[:-1] for line in to_yaml(parse_command_line([])).splitlines() if line[0] != " "] == list(tree)
     assert list(tree) == [
         "run", "architecture", "data", "optimizer", "trainer", "checkpoint", "logging", "debugging", "testing",
     ]  # fmt: skip
@@ -137,6 +138,9 @@ def test_a_record_keeps_the_file_it_was_made_from(tmp_path: Path) -> None:
     file.write_text("seed: 3\n")
     config = parse_command_line(["--config", str(file)])
     assert from_dict(to_dict(config)) == config and from_dict(to_dict(config)).run.config == str(file)
+    saved = tmp_path / "saved.yaml"
+    saved.write_text(to_yaml(config))
+    assert differences(config, parse_command_line(["--config", str(saved)])) == {"config": (str(file), str(saved))}
 
 
 def test_a_record_of_an_older_version_gets_defaults_for_what_it_lacks() -> None:

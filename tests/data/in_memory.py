@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,18 +15,20 @@ from data.tokenizers import ByteTokenizer
 
 def make_config(**flags: Any) -> RunConfig:
     """The default settings with these flags set."""
-    config = RunConfig()
-    for group in fields(config):
-        settings = getattr(config, group.name)
-        if is_dataclass(settings):
-            mine = {name: flags.pop(name) for name in [field.name for field in fields(settings)] if name in flags}
-            config = replace(config, **{group.name: replace(settings, **mine)})
+    defaults: Any = RunConfig()
+    groups: dict[str, Any] = {}
+    for group in fields(RunConfig):
+        settings = getattr(defaults, group.name)
+        if group.name != "sources":
+            mine = {field.name: flags.pop(field.name) for field in fields(settings) if field.name in flags}
+            groups[group.name] = replace(settings, **mine)
     assert not flags, f"no such flags: {flags}"
-    return config
+    return RunConfig(**groups)
 
 
 def make_split(tokens: np.ndarray) -> Split:
-    return Split(tokens.astype(np.uint16), num_documents=int((tokens == 256).sum()), num_bytes=int((tokens < 256).sum()))
+    num_documents, num_bytes = int((tokens == 256).sum()), int((tokens < 256).sum())
+    return Split(tokens.astype(np.uint16), num_documents, num_bytes)
 
 
 def make_store(train: int = 2960, valid: int = 700, test: int = 500, fingerprint: str = "content") -> TokenStore:

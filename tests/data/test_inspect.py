@@ -17,14 +17,23 @@ import pytest
 from rich.console import Console
 from torch import Tensor
 
+import data.inspect
 import data.module
-from data.inspect import decoded, inspect_data, memory_growth
+from data.inspect import decoded, inspect_data
 from data.module import DataModule
 from data.rows import PackedRows, as_batch
 from data.store import TokenStore
+from data.watch import memory_growth
 from tests.data.in_memory import make_data, make_split, make_store
 
 SCRIPT = Path(__file__).parents[2] / "job_scripts" / "debug" / "debug_dataloader.sh"
+
+
+@pytest.fixture(autouse=True)
+def few_tries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting loader processes takes long; one test looks at the table of them."""
+    if request.function is not test_healthy_data:
+        monkeypatch.setattr(data.inspect, "WORKERS_TRIED", (0,))
 
 
 def look(module: DataModule, seconds: float = 0.2) -> tuple[bool, str]:
@@ -57,11 +66,11 @@ def plant(module: DataModule, kind: type[PackedRows]) -> DataModule:
 
 
 class LeakingRows(PackedRows):
-    """Keeps every batch it ever gave."""
+    """Keeps copies of every batch it ever gave."""
 
     def __getitems__(self, indices: Sequence[int]) -> Tensor:
         rows = super().__getitems__(indices)
-        self.__dict__.setdefault("kept", []).append(rows.clone())
+        self.__dict__.setdefault("kept", []).append(rows.repeat(8, 1))
         return rows
 
 
@@ -90,7 +99,7 @@ def test_healthy_data() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_leak_in_the_data(workers: int) -> None:
-    fine, page = look(plant(long_rows(num_workers=workers), LeakingRows), seconds=1.5)
+    fine, page = look(plant(long_rows(num_workers=workers), LeakingRows), seconds=1)
     assert not fine
     assert verdicts(page)["memory"] == "problem"
     assert "it grows here and not with synthetic rows, so the leak is in the data path" in page
@@ -100,11 +109,11 @@ def test_a_leak_in_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = []
 
     def leak(rows: Tensor) -> dict[str, Tensor]:
-        kept.append(rows.clone())
+        kept.append(rows.repeat(8, 1))
         return as_batch(rows)
 
     monkeypatch.setattr(data.module, "as_batch", leak)
-    fine, page = look(long_rows(), seconds=1)
+    fine, page = look(long_rows(), seconds=0.5)
     assert not fine
     assert verdicts(page)["memory"] == "problem"
     assert "both grow, so the leak is in the code of the loader" in page
@@ -115,8 +124,8 @@ def test_growth_is_told_from_a_step_and_from_noise() -> None:
     noise = np.random.default_rng(0).integers(-200_000, 200_000, size=60)
     flat = 10**9 + noise
     step = flat + np.where(np.arange(60) > 40, 20 * 2**20, 0)
-    leak = flat + np.arange(60) * 2**17
-    warming = flat + 10 * 2**20 * (1 - np.exp(-np.arange(60) / 15))
+    leak = flat + np.arange(60) * 2**17  # 128 KB in 100 batches
+    warming = flat + 10 * 2**20 * (1 - np.exp(-np.arange(60) / 10))
     for held in (flat, step, warming):
         assert memory_growth(counts, held.tolist(), 1)[1] is False
     growth, grows = memory_growth(counts, leak.tolist(), 1)
@@ -216,11 +225,8 @@ def test_the_script_passes_its_flags_on(tmp_path: Path, active: bool) -> None:
         python.write_text(f'#!/bin/sh\necho {folder} "$PWD" "$@"\n')
         python.chmod(0o755)
     environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"} | ({"VIRTUAL_ENV": "active"} if active else {})
-    ran = subprocess.run(
-        ["bash", str(script), "--num_workers", "2"], env=environment, cwd="/", capture_output=True, text=True, check=True
-    )
+    command = ["bash", str(script), "--num_workers", "2"]
+    ran = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=True)
     folder = "bin" if active else ".venv/bin"
-    assert ran.stdout.split() == [folder, str(tmp_path), "train_model.py", "--debug_dataloader", "--no_wandb"] + [
-        "--num_workers",
-        "2",
-    ]
+    expected = f"{folder} {tmp_path} train_model.py --debug_dataloader --no_wandb --num_workers 2"
+    assert ran.stdout.strip() == expected

@@ -1,0 +1,21 @@
+"""ai2arc: science questions with several choices."""
+
+from __future__ import annotations
+
+from data.sources.hub import Example, HubDataset
+
+
+def to_text(example: Example) -> str:
+    choices = example["choices"]
+    lines = [f"{label}. {text}" for label, text in zip(choices["label"], choices["text"], strict=True)]
+    return "\n".join([f"Question: {example['question']}", *lines, f"Answer: {example['answerKey']}"])
+
+
+AI2ARC = HubDataset(
+    "allenai/ai2_arc",
+    fields=("question", "choices", "answerKey"),
+    to_text=to_text,
+    splits={"train": "train", "valid": "validation", "test": "test"},
+    part="ARC-Challenge",
+    parts=("ARC-Challenge", "ARC-Easy"),
+)

@@ -1,0 +1,179 @@
+"""Datasets of the Hugging Face hub: loaded by `datasets`, from the hub or from local files of the same fields.
+
+Each dataset has a file beside this one that says where it is and how an example becomes text.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from config.settings import Data
+from data.errors import DataError
+from data.hub import first_line, hub_is_reachable, offline_libraries
+from data.sources.files import find_files
+from data.sources.source import SPLITS, Source, files_key
+
+Example = Mapping[str, Any]
+ENDINGS = (".jsonl", ".json", ".parquet")
+SPLIT_WORDS = {"train": "train", "test": "test"} | dict.fromkeys(("validation", "valid", "val", "dev"), "valid")
+
+
+@dataclass(frozen=True)
+class HubDataset:
+    """Where a dataset is and how to read it.
+
+    fields: those that to_text needs. splits: our name -> the hub's. part: the one taken when none is named after a
+    colon; parts: the names known; any_part: others exist. pattern: the repository's data files, where it still has a
+    loading script. streaming: read over the network as it goes, for a dataset that nobody wants whole on disk.
+    """
+
+    repository: str
+    fields: tuple[str, ...]
+    to_text: Callable[[Example], str]
+    splits: Mapping[str, str]
+    part: str | None = None
+    parts: tuple[str, ...] = ()
+    any_part: bool = False
+    pattern: str | None = None
+    streaming: bool = False
+
+
+class HubSource(Source):
+    """One dataset of the hub, or with --dataset_dir its local copy: files named by split, or files without split."""
+
+    def __init__(self, dataset: HubDataset, settings: Data) -> None:
+        self.dataset = dataset
+        self.settings = settings
+        self.part = _choose_part(dataset, settings.dataset_name)
+        self.files = _files_by_split(settings) if settings.dataset_dir is not None else None
+        self.splits = tuple(name for name in SPLITS if name in (self.files or dataset.splits))
+
+    def key(self) -> str:
+        """A copy on the hub counts as unchanged: a warm start needs no network."""
+        if self.files:
+            place = " ".join(f"{split} {files_key(files)}" for split, files in self.files.items())
+        else:
+            place = f"{self.dataset.repository} {self.part}"
+        return f"{place} {inspect.getsource(self.dataset.to_text)}"
+
+    def prepare(self) -> None:
+        assert self.loaded
+
+    def documents(self, split: str) -> Iterator[str]:
+        to_text, fields = self.dataset.to_text, self.dataset.fields
+        examples = iter(self.loaded[split])
+        while True:
+            try:
+                example = next(examples)
+            except StopIteration:
+                return
+            except Exception as error:  # readers of every format and the network raise what they like
+                raise DataError(
+                    f"--dataset_name is {self.settings.dataset_name!r}: its {split} split cannot be read "
+                    f"({first_line(error)}); repair or replace the {'files' if self.files else 'copy'}."
+                ) from error
+            if missing := [field for field in fields if field not in example]:
+                raise DataError(
+                    f"--dataset_name is {self.settings.dataset_name!r}: its examples need the field "
+                    f"{', '.join(missing)}, but have {', '.join(sorted(example))}."
+                )
+            yield to_text(example)
+
+    def count(self, split: str) -> int | None:
+        examples = self.loaded[split]
+        return len(examples) if hasattr(examples, "__len__") else None
+
+    @cached_property
+    def loaded(self) -> dict[str, Any]:
+        """The examples per split."""
+        return self._load_files(self.files) if self.files else self._load_from_hub()
+
+    def _load_files(self, files: dict[str, list[Path]]) -> dict[str, Any]:
+        from datasets import load_dataset
+
+        kinds = {"parquet" if file.suffix == ".parquet" else "json" for group in files.values() for file in group}
+        if len(kinds) > 1:
+            raise DataError(f"--dataset_dir is {self.settings.dataset_dir!r}: use JSON or Parquet files, not both.")
+        data_files = {split: [str(file) for file in group] for split, group in files.items()}
+        try:
+            # streamed, since `datasets` would otherwise write a second copy into its own cache
+            return dict(load_dataset(kinds.pop(), data_files=data_files, streaming=True))
+        except Exception as error:
+            raise DataError(
+                f"--dataset_dir is {self.settings.dataset_dir!r}: its files cannot be read ({first_line(error)})."
+            ) from error
+
+    def _load_from_hub(self) -> dict[str, Any]:
+        name, dataset = self.settings.dataset_name, self.dataset
+        reachable = hub_is_reachable()
+        from datasets import load_dataset
+
+        if dataset.pattern:
+            place: dict[str, Any] = {
+                "path": "json",
+                "data_files": f"hf://datasets/{dataset.repository}/{dataset.pattern}",
+            }
+        else:
+            place = {"path": dataset.repository, "name": self.part}
+        try:
+            with nullcontext() if reachable else offline_libraries():
+                streaming = dataset.streaming and reachable
+                return {
+                    ours: load_dataset(**place, split=theirs, streaming=streaming)
+                    for ours, theirs in dataset.splits.items()
+                }
+        except Exception as error:
+            if reachable:
+                reason = f"the hub's {dataset.repository} cannot be loaded ({first_line(error)})"
+            else:
+                reason = f"the Hugging Face hub cannot be reached and no copy of {dataset.repository} is here"
+            raise DataError(
+                f"--dataset_name is {name!r}: {reason}; set HF_HOME to a folder with a downloaded copy, give local "
+                "files with --dataset_dir, or use --dataset_name pydocs, which needs no download."
+            ) from error
+
+
+def _choose_part(dataset: HubDataset, name: str) -> str | None:
+    base, colon, part = name.partition(":")
+    if not colon and (dataset.part or not (dataset.parts or dataset.any_part)):
+        return dataset.part
+    known = ", ".join(f"{base}:{choice}" for choice in dataset.parts)
+    if not part:
+        raise DataError(f"--dataset_name is {name!r}: name a part of it, as in {known}.")
+    if not dataset.parts and not dataset.any_part:
+        raise DataError(f"--dataset_name is {name!r}: {base} has no parts; give {base} alone.")
+    if part not in dataset.parts and not dataset.any_part:
+        near = get_close_matches(part, dataset.parts, 1, 0.5)
+        hint = f" Did you mean {base}:{near[0]}?" if near else ""
+        raise DataError(f"--dataset_name is {name!r}: choose {known}.{hint}")
+    return part
+
+
+def _files_by_split(settings: Data) -> dict[str, list[Path]]:
+    """Files grouped by the split in their names, as in train.jsonl or test-00000-of-00001.parquet, or all as train."""
+    files = find_files(settings, ENDINGS)
+    groups: dict[str, list[Path]] = {}
+    for file in files:
+        words = re.split(r"[^a-z]+", file.stem.lower())
+        split = next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), "")
+        groups.setdefault(split, []).append(file)
+    if set(groups) == {""} or len(files) == 1:
+        return {"train": files}
+    if unnamed := groups.get(""):
+        raise DataError(
+            f"--dataset_dir is {settings.dataset_dir!r}: {unnamed[0].name} is not named after a split as others are; "
+            "put train, validation or test into its name, or take it away."
+        )
+    if "train" not in groups:
+        raise DataError(
+            f"--dataset_dir is {settings.dataset_dir!r}: no file of it is named train; name the training files so."
+        )
+    return groups

@@ -1,0 +1,19 @@
+"""pajama: the one-billion-token sample of RedPajama."""
+
+from __future__ import annotations
+
+from data.sources.hub import Example, HubDataset
+
+
+def to_text(example: Example) -> str:
+    return example["text"]
+
+
+PAJAMA = HubDataset(
+    "togethercomputer/RedPajama-Data-1T-Sample",
+    fields=("text",),
+    to_text=to_text,
+    splits={"train": "train"},
+    pattern="*.jsonl",  # the repository has a loading script, which `datasets` no longer runs
+    streaming=True,
+)

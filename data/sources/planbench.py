@@ -1,0 +1,27 @@
+"""planbench: planning problems in words, with a plan that solves each."""
+
+from __future__ import annotations
+
+from data.sources.hub import Example, HubDataset
+
+
+def to_text(example: Example) -> str:
+    return f"{example['query']}\n{example['ground_truth_plan']}"
+
+
+PLANBENCH = HubDataset(
+    "tasksource/planbench",
+    fields=("query", "ground_truth_plan"),
+    to_text=to_text,
+    splits={"train": "train"},
+    part="task_1_plan_generation",
+    parts=(
+        "task_1_plan_generation",
+        "task_2_plan_optimality",
+        "task_3_plan_verification",
+        "task_5_plan_generalization",
+        "task_7_plan_execution",
+        "task_8_1_goal_shuffling",
+        "task_8_2_full_to_partial",
+    ),
+)

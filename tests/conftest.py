@@ -1,0 +1,76 @@
+"""Shared by all tests: a small text of the machine's own, a cache of the tests' own, and the door as a subprocess."""
+
+from __future__ import annotations
+
+import os
+import pydoc_data.topics
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = (
+    *("--no_wandb", "--model_size", "4xs", "--context_length", "32", "--batch_size_per_device", "4"),
+    *("--max_steps", "6", "--warm_up_steps", "2", "--limit_val_batches", "2", "--log_every_n_steps", "1"),
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Token caches of the tests never touch the user's; one thread a process, as tests run side by side."""
+    cache = tmp_path_factory.mktemp("cache")
+    os.environ["EBT_CACHE"] = str(cache)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    return cache
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of text files, 150 kB of English."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for number, (_, text) in enumerate(sorted(pydoc_data.topics.topics.items())):
+        if number < 60:
+            (folder / f"{number:02}.txt").write_text(text[:4000])
+    return folder
+
+
+class Door:
+    """`python train_model.py` with tiny settings, in a logs folder of the test's own."""
+
+    def __init__(self, corpus: Path, logs: Path) -> None:
+        self.corpus = corpus
+        self.logs = logs
+
+    def command(self, *flags: str, script: str = "train_model.py") -> list[str]:
+        data = ("--dataset_name", "text", "--dataset_dir", str(self.corpus))
+        return [sys.executable, script, *TINY, *data, "--logs_dir", str(self.logs), *flags]
+
+    def __call__(self, *flags: str, status: int = 0, script: str = "train_model.py") -> str:
+        """Run it to its end and return all it printed; `status` is what it must exit with."""
+        command = self.command(*flags, script=script)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        output = done.stdout + done.stderr
+        assert done.returncode == status, f"exit status {done.returncode}, not {status}:\n{output}"
+        return output
+
+    def with_fault(self, fault: str, *flags: str, status: int = 0) -> str:
+        """The same after running `fault`, code that plants what a flag is there to find."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        script = self.logs / "with_fault.py"
+        start = "import os, sys\nsys.path.insert(0, os.getcwd())\n"
+        end = "\nimport train_model\nif __name__ == '__main__':\n    sys.exit(train_model.main(sys.argv[1:]))\n"
+        script.write_text(start + textwrap.dedent(fault) + end)
+        return self(*flags, status=status, script=str(script))
+
+    @property
+    def run_folder(self) -> Path:
+        (folder,) = (self.logs / "runs").iterdir()
+        return folder
+
+
+@pytest.fixture
+def door(corpus: Path, tmp_path: Path) -> Door:
+    return Door(corpus, tmp_path / "logs")

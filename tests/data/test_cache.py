@@ -1,0 +1,256 @@
+"""The cache is never half there: damage, full disks, killed processes and two builders at once."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from config.settings import Data
+from data import cache as cache_module
+from data.cache import TokenCache, cache_root
+from data.errors import DataError
+from data.sources import SPLITS
+from data.store import open_store
+from tests.data.small import documents_of, run, write
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EBT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Data:
+    """400 short documents."""
+    return write(tmp_path, [f"document {number} about energy" for number in range(400)])
+
+
+def test_warm_start_reads_no_text(settings: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = open_store(settings)
+    monkeypatch.setattr("data.sources.jsonl.JsonLines.documents", lambda *_: pytest.fail("read the text"))
+    assert open_store(settings).fingerprint == first.fingerprint
+
+
+def test_warm_start_of_pydocs_is_quick_and_light(cache: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "a.py").write_text('"""Text."""')
+    code = (
+        "import time, sysconfig\n"
+        "sysconfig.get_paths = lambda: {'stdlib': sys.argv[1]}\n"
+        "start = time.perf_counter(); open_store(Data()); print(time.perf_counter() - start)\n"
+        "print({'torch', 'datasets', 'transformers', 'tokenizers', 'rich'} & set(sys.modules))\n"
+    )
+    for _ in range(2):
+        output, errors = run(code, str(library)).communicate()
+        assert not errors
+    seconds, imported = output.splitlines()
+    assert float(seconds) < 0.5 and imported == "set()"
+
+
+def test_changed_text_is_read_again_and_the_same_text_is_the_same_content(settings: Data) -> None:
+    first = open_store(settings)
+    os.utime(str(settings.dataset_dir), (1, 1))
+    assert open_store(settings).path == first.path
+    file = Path(str(settings.dataset_dir))
+    file.write_text(file.read_text().replace("energy", "matter"))
+    second = open_store(settings)
+    assert second.fingerprint != first.fingerprint
+    assert all(text.endswith("matter") for text in documents_of(second, "train"))
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path / "train.bin", 100)
+
+
+def odd_size(path: Path) -> None:
+    os.truncate(path / "train.bin", 101)
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray((path / "valid.bin").read_bytes())
+    data[len(data) // 2] ^= 1
+    (path / "valid.bin").write_bytes(data)
+
+
+def empty_file(path: Path) -> None:
+    os.truncate(path / "test.bin", 0)
+
+
+def lose_a_file(path: Path) -> None:
+    (path / "test.bin").unlink()
+
+
+def lose_meta(path: Path) -> None:
+    (path / "meta.json").unlink()
+
+
+def spoil_meta(path: Path) -> None:
+    (path / "meta.json").write_text('{"splits": {"train": 3}, "dtype"')
+
+
+def hollow_meta(path: Path) -> None:
+    (path / "meta.json").write_text("[]")
+
+
+def meta_without_splits(path: Path) -> None:
+    (path / "meta.json").write_text('{"splits": {}, "dtype": "uint16", "tokenizer": "bytes"}')
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [truncate, odd_size, flip_a_bit, empty_file, lose_a_file, lose_meta, spoil_meta, hollow_meta, meta_without_splits],
+)
+def test_damage_is_told_and_repaired(settings: Data, damage: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    first = open_store(settings)
+    assert first.path is not None
+    expected = {split: first.splits[split].tokens.tolist() for split in SPLITS}
+    damage(first.path)
+    capsys.readouterr()
+    second = open_store(settings)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"The token cache {first.path} is damaged (")
+    assert lines[0].endswith("): building it again.")
+    assert {split: second.splits[split].tokens.tolist() for split in SPLITS} == expected
+    assert open_store(settings).path == second.path and not capsys.readouterr().err
+
+
+def test_large_files_are_verified_at_their_ends(settings: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "WHOLE_CHECK_BYTES", 64)
+    monkeypatch.setattr(cache_module, "END_BYTES", 16)
+    path = open_store(settings).path
+    assert path is not None
+    data = bytearray((path / "train.bin").read_bytes())
+    data[-3] ^= 1
+    (path / "train.bin").write_bytes(data)
+    assert TokenCache(cache_root()).read(path.name) is None
+
+
+def test_cache_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EBT_CACHE", "/somewhere")
+    assert cache_root() == Path("/somewhere")
+    monkeypatch.delenv("EBT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert cache_root() == Path("/xdg/ebt")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_root() == Path.home() / ".cache" / "ebt"
+
+
+# ---- several processes
+
+
+def test_two_processes_at_once_build_once(settings: Data, cache: Path) -> None:
+    code = (
+        "import json, time\n"
+        "from data.sources.jsonl import JsonLines\n"
+        "read = JsonLines.documents\n"
+        "def slow(self, split):\n"
+        "    print('building', flush=True); time.sleep(1); return read(self, split)\n"
+        "JsonLines.documents = slow\n"
+        "store = open_store(Data(dataset_name='jsonl', dataset_dir=sys.argv[1]))\n"
+        "print(store.fingerprint, len(store.splits['train'].tokens))\n"
+    )
+    results = [process.communicate() for process in [run(code, str(settings.dataset_dir)) for _ in range(2)]]
+    assert sorted(output.count("building") for output, _ in results) == [0, 1]
+    assert len({output.splitlines()[-1] for output, _ in results}) == 1
+    errors = "".join(error for _, error in results)
+    assert errors == "Another process is preparing the same tokens: waiting for it.\n"
+    assert not list((cache / "building").iterdir())
+
+
+def test_without_locks_the_first_rename_wins(settings: Data, cache: Path) -> None:
+    code = (
+        "import fcntl\n"
+        "def unsupported(*_): raise OSError(95, 'Operation not supported')\n"
+        "fcntl.flock = unsupported\n"
+        "store = open_store(Data(dataset_name='jsonl', dataset_dir=sys.argv[1]))\n"
+        "print(store.fingerprint, len(store.splits['train'].tokens))\n"
+    )
+    results = [process.communicate() for process in [run(code, str(settings.dataset_dir)) for _ in range(4)]]
+    assert not any(error for _, error in results)
+    assert len({output for output, _ in results}) == 1
+    assert len(list((cache / "tokens").iterdir())) == 1 and not list((cache / "building").iterdir())
+
+
+def test_killed_builder_leaves_no_lock_and_no_rubbish(settings: Data, cache: Path) -> None:
+    code = (
+        "import time\n"
+        "from data.cache import Building\n"
+        "def hang(self, split, tokens):\n"
+        "    self.files[split].write(tokens); self.files[split].flush()\n"
+        "    print('writing', flush=True); time.sleep(600)\n"
+        "Building.write = hang\n"
+        "open_store(Data(dataset_name='jsonl', dataset_dir=sys.argv[1]))\n"
+    )
+    process = run(code, str(settings.dataset_dir))
+    assert process.stdout is not None and process.stdout.readline() == "writing\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert list((cache / "building").iterdir())
+    start = time.monotonic()
+    store = open_store(settings)
+    assert time.monotonic() - start < 30
+    assert sum(split.num_documents for split in store.splits.values()) == 400
+    assert not list((cache / "building").iterdir())
+
+
+def test_the_loser_of_the_rename_throws_its_copy_away(cache: Path) -> None:
+    tokens = np.arange(10, dtype=np.uint16)
+    counts = dict.fromkeys(SPLITS, (1, 9))
+    tokens_cache = TokenCache(cache)
+    with tokens_cache.building("one") as first, tokens_cache.building("two") as second:
+        for building in (first, second):
+            building.write("train", tokens)
+            building.publish("content", "bytes", tokens.dtype, counts)
+    entry = tokens_cache.read("content")
+    assert entry is not None and entry.splits["train"].tokens.tolist() == tokens.tolist()
+    assert tokens_cache.recall("one") == tokens_cache.recall("two") == "content"
+    assert not list((cache / "building").iterdir())
+
+
+# ---- what a person can get wrong
+
+
+def test_cache_that_cannot_be_written(settings: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    root = tmp_path / "file" / "cache"
+    monkeypatch.setenv("EBT_CACHE", str(root))
+    for tokenizer in ("bytes", "bpe:260"):
+        with pytest.raises(DataError) as error:
+            open_store(replace(settings, tokenizer=tokenizer))
+        assert str(error.value) == (
+            f"The token cache {root} cannot be written (Not a directory): free some space, set EBT_CACHE to another "
+            "folder, or give --no-pretokenize_dataset to keep the tokens in memory."
+        )
+    assert open_store(replace(settings, pretokenize_dataset=False)).splits["train"].num_documents > 300
+
+
+@pytest.mark.parametrize("limit", [1, 4096, 10_000])
+def test_full_disk(settings: Data, cache: Path, limit: int) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(DataError, match=r"^The token cache .* cannot be written \(File too large\): free "):
+            open_store(settings)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list((cache / "building").iterdir()) and not (cache / "tokens").exists()
+    assert open_store(settings).splits["train"].num_documents > 300
+
+
+def test_read_only_cache_still_serves_what_it_has(settings: Data, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = open_store(settings)
+    shutil.rmtree(cache / "locks")
+    (cache / "locks").write_text("no folder can be made here")
+    assert open_store(settings).fingerprint == first.fingerprint

@@ -1,0 +1,94 @@
+"""What a checkpoint refuses to be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import Door
+from training.checkpoints import CheckpointError, read_checkpoint
+
+
+class Payload:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch executed",)
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "evil.ckpt"
+    torch.save({"state_dict": {}, "run": {}, "payload": Payload()}, path)
+    with pytest.raises(CheckpointError, match=r"holds more than tensors and plain values: refused, and nothing in it was run"):
+        read_checkpoint(path)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_not_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "notes.ckpt"
+    path.write_text("my notes")
+    with pytest.raises(CheckpointError, match="is not a whole checkpoint"):
+        read_checkpoint(path)
+    torch.save({"weights": torch.ones(3)}, path)
+    with pytest.raises(CheckpointError, match="is not a checkpoint of this toolkit: it has no record of its run"):
+        read_checkpoint(path)
+    with pytest.raises(CheckpointError, match="there is no such checkpoint"):
+        read_checkpoint(tmp_path / "nothing.ckpt")
+
+
+FULL_DISK = """
+    import resource, signal
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    import training.checkpoints
+    save = training.checkpoints.Checkpoints.save
+    def save_on_a_full_disk(self, trainer):
+        if trainer.global_step == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+        save(self, trainer)
+    training.checkpoints.Checkpoints.save = save_on_a_full_disk
+"""
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint(door: Door) -> None:
+    output = door.with_fault(FULL_DISK, "--checkpoint_every_n_steps", "2", "--limit_val_batches", "0", status=1)
+    assert "the run stopped: the checkpoint of step 4 could not be written" in output
+    assert "Free some space and go on with --resume_training_ckpt last." in output
+    good = door.run_folder / "checkpoints" / "step_00000002.ckpt"
+    assert f"The last good checkpoint is {good}." in output and "Traceback" not in output
+    assert read_checkpoint(good)["global_step"] == 2
+    assert "going on from step 2" in door("--resume_training_ckpt", "last")
+
+
+def test_newest_and_best_are_kept(door: Door) -> None:
+    door("--max_steps", "8", "--checkpoint_every_n_steps", "1", "--val_check_interval", "4", "--save_top_k_ckpts", "1")
+    names = sorted(path.name for path in (door.run_folder / "checkpoints").iterdir())
+    assert names == ["best.ckpt", "last.ckpt", "step_00000007.ckpt", "step_00000008.ckpt"]
+    assert (door.run_folder / "checkpoints" / "last.ckpt").resolve().name == "step_00000008.ckpt"
+
+
+def test_the_best_stays_when_it_gets_worse(door: Door) -> None:
+    flags = ("--checkpoint_every_n_steps", "1", "--val_check_interval", "2", "--checkpoint_monitor_mode", "max")
+    door("--max_steps", "8", "--checkpoint_monitor_string", "valid_loss", *flags)
+    assert (door.run_folder / "checkpoints" / "best.ckpt").resolve().name == "step_00000002.ckpt"
+
+
+def test_weights_of_another_model(door: Door) -> None:
+    door()
+    checkpoint = str(door.run_folder / "checkpoints" / "last.ckpt")
+    flags = ("--execution_mode", "finetune", "--finetuning_model_ckpt", checkpoint)
+    output = door(*flags, "--ffn_dim_multiplier", "2", status=2)
+    assert "--finetuning_model_ckpt: its weights do not fit this model: network.blocks.0.feed_forward" in output
+    assert "use the same --tokenizer, --model_size and architecture flags." in output
+
+
+def test_finetuning_starts_from_the_weights_and_tests_them(door: Door) -> None:
+    door("--embedding_dim", "64", "--max_steps", "20")
+    checkpoint = str(door.run_folder / "checkpoints" / "last.ckpt")
+    output = door("--only_test", "--only_test_model_ckpt", checkpoint)
+    assert "test loss" in output and "unigram counts" in output
+    tuned = Door(door.corpus, door.logs / "tuned")
+    output = tuned("--execution_mode", "finetune", "--finetuning_model_ckpt", checkpoint)
+    first = [line for line in output.splitlines() if "valid loss" in line][0]
+    assert float(first.split("valid loss ")[1].split()[0]) < 4.5, "an untrained model starts at 5.5 or more"

@@ -1,0 +1,127 @@
+"""A run that is killed and resumed is the run that was never interrupted, bit for bit."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from runs.files import read_rows
+from tests.conftest import ROOT, Door
+
+FLAGS = (
+    *("--max_steps", "60", "--log_every_n_steps", "3", "--val_check_interval", "20", "--checkpoint_every_n_steps", "7"),
+    *("--limit_train_batches", "25", "--resume_training_ckpt", "last"),  # 60 steps cross two epochs of 25 batches
+)
+TIMED = ("seconds", "tokens_per_second", "attempt")
+
+KILLED_WHILE_SAVING = """
+    import signal
+    replace = os.replace
+    def die_at_step_28(source, target):
+        if str(target).endswith("step_00000028.ckpt"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target)
+    os.replace = die_at_step_28
+"""
+
+
+def trace(folder: Path) -> list[dict[str, Any]]:
+    """Every logged number that does not depend on the clock."""
+    return [{k: v for k, v in row.items() if k not in TIMED} for row in read_rows(folder / "metrics.jsonl")]
+
+
+def final(folder: Path) -> dict[str, Any]:
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def kill_at(door: Door, step: int, *flags: str) -> None:
+    """Start the door and SIGKILL it (and its loader processes) as soon as it has logged `step`."""
+    process = subprocess.Popen(
+        door.command(*FLAGS, *flags), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        folders = list((door.logs / "runs").glob("[!.]*"))
+        if folders and any(row["step"] >= step for row in read_rows(folders[0] / "metrics.jsonl")):
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.005)
+    assert process.wait(30) == -signal.SIGKILL
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def test_five_pieces_equal_one(corpus: Path, tmp_path: Path) -> None:
+    whole, pieces = Door(corpus, tmp_path / "whole"), Door(corpus, tmp_path / "pieces")
+    whole(*FLAGS)
+    random_steps = sorted(random.sample(range(9, 57, 3), 3))
+    print("killed at", random_steps)
+
+    pieces.with_fault(KILLED_WHILE_SAVING, *FLAGS, status=-signal.SIGKILL)
+    assert any(".tmp" in file.name for file in (pieces.run_folder / "checkpoints").iterdir()), "the write was not cut"
+    for number, step in enumerate(random_steps):
+        kill_at(pieces, step, "--num_workers", str(number))
+    output = pieces(*FLAGS)
+
+    assert "going on from step" in output
+    assert trace(whole.run_folder) == trace(pieces.run_folder)
+    assert [row["step"] for row in trace(whole.run_folder) if "valid_loss" in row] == [0, 20, 40, 60]
+    for part in ("state_dict", "optimizer_states", "lr_schedulers", "rng"):
+        assert same(final(whole.run_folder)[part], final(pieces.run_folder)[part]), part
+    attempts = [row for row in read_rows(pieces.run_folder / "attempts.jsonl") if "start" in row]
+    assert len(attempts) == 5
+    assert not list((pieces.run_folder / "checkpoints").glob(".*.tmp")), "left-overs of killed writes are cleared away"
+
+
+def test_resume_takes_the_settings_of_the_run(door: Door) -> None:
+    door("--embedding_dim", "64", "--checkpoint_every_n_steps", "3")
+    checkpoint = str(door.run_folder / "checkpoints" / "last.ckpt")
+    output = door("--resume_training_ckpt", checkpoint, "--max_steps", "9")
+    assert "going on from step 6" in output
+    assert read_rows(door.run_folder / "metrics.jsonl")[-1]["step"] == 9
+
+
+def test_a_resume_cannot_become_another_run(door: Door) -> None:
+    door()
+    output = door("--resume_training_ckpt", "last", "--embedding_dim", "64", "--seed", "3", status=2)
+    assert "--embedding_dim is 64: the run of --resume_training_ckpt has 128; leave it out, or start a new run." in output
+    assert "--seed is 3: the run of --resume_training_ckpt has 0; leave it out, or start a new run." in output
+
+
+def test_last_without_a_run_starts_one(door: Door) -> None:
+    assert "no checkpoint of a run named 'default' yet: starting from step 0." in door("--resume_training_ckpt", "last")
+
+
+def test_missing_checkpoint(door: Door) -> None:
+    output = door("--resume_training_ckpt", "nowhere.ckpt", status=2)
+    assert "--resume_training_ckpt is 'nowhere.ckpt': there is no such file; give a .ckpt file, or last." in output
+
+
+@pytest.mark.parametrize("change", ["truncate", "flip"])
+def test_a_damaged_newest_checkpoint_falls_back(door: Door, change: str) -> None:
+    door("--checkpoint_every_n_steps", "3")
+    newest = door.run_folder / "checkpoints" / "step_00000006.ckpt"
+    content = bytearray(newest.read_bytes())
+    if change == "truncate":
+        content = content[: len(content) // 2]
+    else:
+        content[len(content) // 2] ^= 255
+    newest.write_bytes(content)
+    output = door("--resume_training_ckpt", "last", "--max_steps", "7")
+    assert "warning:" in output and "step_00000006.ckpt" in output
+    assert "going on from step 3" in output
