@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,16 @@ from .flags import SIZED, Flag, listing, shown
 
 @dataclass(frozen=True)
 class Settled:
-    """The values of all flags, where each came from, and what it would be if nobody had given it."""
+    """The values of all flags, where each came from, and what it would be if nobody had given it.
+
+    rehearsed: flags for which that is the value of a rehearsal.
+    """
 
     values: Mapping[str, Any]
     sources: Mapping[str, str]
     unasked: Mapping[str, Any]
     origin: str = ""
+    rehearsed: Set[str] = frozenset()
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -159,6 +163,8 @@ def heads_fit_the_width(s: Settled) -> str | None:
 def warm_up_ends_in_time(s: Settled) -> str | None:
     end = "max_scheduling_steps" if s["max_scheduling_steps"] is not None else "max_steps"
     if s["warm_up_steps"] is None or s["warm_up_steps"] <= s[end]:
+        return None
+    if end in s.rehearsed and not s.given(end):  # a rehearsal of a longer run may stop within its warm-up
         return None
     return (
         f"{s.called('warm_up_steps')} is {s['warm_up_steps']}, over --{end} {s[end]}: "

@@ -1,4 +1,4 @@
-"""From a command line and a file to a RunConfig: default < size table < rehearsal < file < command line, all problems at once."""
+"""From a command line and a file to a RunConfig: default < size table < rehearsal < file < command line."""
 
 from __future__ import annotations
 
@@ -186,12 +186,16 @@ def settle(file: Layer, line: Layer, origin: str, problems: list[str], complete:
         wrong |= table.keys()
     unasked = {name: table.get(name, flag.default) for name, flag in FLAGS.items()}
     sources = {name: "size table" if name in table else "default" for name in FLAGS}
+    rehearsed: set[str] = set()
     for switch, values in REHEARSALS.items():
+        if switch in wrong:
+            wrong |= values.keys()
         if (file.values | line.values).get(switch):
             unasked |= values
             sources |= dict.fromkeys(values, f"--{switch}")
+            rehearsed |= values.keys()
     sources |= dict.fromkeys(file.values, "file") | dict.fromkeys(line.values, "command line")
-    settled = Settled(unasked | file.values | line.values, sources, unasked, origin)
+    settled = Settled(unasked | file.values | line.values, sources, unasked, origin, rehearsed)
     found = problems_of(settled, FLAGS, wrong) if complete else []
     if problems or found:
         raise SettingsError([*problems, *found])

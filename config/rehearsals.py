@@ -16,6 +16,12 @@ REHEARSALS: dict[str, dict[str, Any]] = {
         "detect_anomaly": True,
         "debug_unused_parameters": True,
     },
-    "fast_dev_run": {"max_steps": 1, "val_sanity": 0, "log_every_n_steps": 1, "no_wandb": True, "run_testing_after_training": True},
+    "fast_dev_run": {
+        "max_steps": 1,
+        "val_sanity": 0,
+        "log_every_n_steps": 1,
+        "no_wandb": True,
+        "run_testing_after_training": True,
+    },
     "overfit_batches": {"val_sanity": 0},
 }

@@ -115,7 +115,8 @@ class TokenCache:
             except OSError:
                 pass  # a file system without locks: both build the same, and the rename in `publish` decides
             else:
-                for left_behind in self.root.glob(f"building/{request}.*"):
+                # only this machine's: on some clusters a lock does not reach beyond it
+                for left_behind in self.root.glob(f"building/{request}.{os.uname().nodename}.*"):
                     shutil.rmtree(left_behind, ignore_errors=True)
             yield
 
@@ -126,7 +127,7 @@ class TokenCache:
             with cache_errors(self.root):
                 parent = self.root / "building"
                 parent.mkdir(parents=True, exist_ok=True)
-                folder = Path(tempfile.mkdtemp(prefix=f"{request}.", dir=parent))
+                folder = Path(tempfile.mkdtemp(prefix=f"{request}.{os.uname().nodename}.", dir=parent))
                 stack.callback(shutil.rmtree, folder, ignore_errors=True)
                 files: dict[str, IO[bytes]] = {
                     split: stack.enter_context(open(folder / f"{split}.bin", "wb")) for split in SPLITS
@@ -172,6 +173,7 @@ class Building:
                 }
             meta = {"tokenizer": tokenizer, "dtype": dtype.name, "splits": facts}
             replace_file(self.folder / "meta.json", json.dumps(meta, indent=1))
+            self.folder.chmod(0o755)  # a cache may be shared, and temporary folders and files are private
             _sync_folder(self.folder)
             target = self.cache.root / "tokens" / content
             target.parent.mkdir(exist_ok=True)
@@ -191,7 +193,7 @@ class Building:
                     raise
             if self.cache.read(content) is not None:
                 return  # another process was first with the same content
-            damaged = Path(tempfile.mkdtemp(prefix=f"{self.request}.", dir=self.folder.parent))
+            damaged = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.", dir=self.folder.parent))
             with suppress(FileNotFoundError):
                 os.rename(target, damaged)  # onto an empty folder; processes that have it mapped keep it
             shutil.rmtree(damaged, ignore_errors=True)
@@ -226,6 +228,7 @@ def replace_file(path: Path, text: str) -> None:
         try:
             file.write(text)
             file.flush()
+            os.fchmod(file.fileno(), 0o644)
             os.fsync(file.fileno())
             os.replace(file.name, path)
         except BaseException:

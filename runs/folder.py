@@ -112,8 +112,9 @@ class RunFolder:
         """Hold the folder for this process; the kernel lets go when the process dies, however it dies."""
         self._lock = open(self.path / "lock", "a+")  # noqa: SIM115 (held until the process ends)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            # lockf and not flock: loader processes that outlive a killed run must not hold its lock.
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
             raise RunError(
                 f"another process is writing run {self.run_id}: wait for it, stop it, or choose another --run_name."
             ) from None

@@ -43,10 +43,19 @@ class Door:
     def __init__(self, corpus: Path, logs: Path) -> None:
         self.corpus = corpus
         self.logs = logs
+        self.tiny = list(TINY)
+
+    def without(self, *flags: str) -> Door:
+        """The same door, leaving these of its tiny settings to the program."""
+        other = Door(self.corpus, self.logs)
+        for flag in flags:
+            place = other.tiny.index(flag)
+            del other.tiny[place : place + 2]
+        return other
 
     def command(self, *flags: str, script: str = "train_model.py") -> list[str]:
         data = ("--dataset_name", "text", "--dataset_dir", str(self.corpus))
-        return [sys.executable, script, *TINY, *data, "--logs_dir", str(self.logs), *flags]
+        return [sys.executable, script, *self.tiny, *data, "--logs_dir", str(self.logs), *flags]
 
     def __call__(self, *flags: str, status: int = 0, script: str = "train_model.py") -> str:
         """Run it to its end and return all it printed; `status` is what it must exit with."""

@@ -211,6 +211,9 @@ class Checkpoints(pl.Callback):
         os.replace(temporary, self.folder / name)
 
     def prune(self) -> None:
+        """Remove what is neither new nor among the best, and what killed writes left behind."""
+        for half in self.folder.glob(".*.tmp"):
+            half.unlink(missing_ok=True)
         files = sorted(self.folder.glob("step_*.ckpt"))
         wanted = {self.path(step) for _, step in self.best} | set(files[-KEEP_NEWEST:])
         for file in files:

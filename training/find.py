@@ -86,7 +86,7 @@ def try_batch_size(config: RunConfig, data: DataModule, model: LanguageModel, ba
     return Trial(batch_size, seconds, batch_size * length / seconds, memory)
 
 
-def find_batch_size(config: RunConfig, data: DataModule, model: LanguageModel, longest: float = 20.0) -> list[Trial]:
+def find_batch_size(config: RunConfig, data: DataModule, model: LanguageModel, longest: float = 8.0) -> list[Trial]:
     """Double the batch until it does not fit (or a step takes `longest` seconds) and print how each size did."""
     trials: list[Trial] = []
     size = 1
@@ -98,7 +98,7 @@ def find_batch_size(config: RunConfig, data: DataModule, model: LanguageModel, l
                 break
             size *= 2
     table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("--batch_size_per_device", "s per step", "tokens/s", "memory", ""):
+    for heading in ("rows", "s per step", "tokens/s", "memory", ""):
         table.add_column(heading, justify="right" if heading else "left")
     for trial in trials:
         speed = ("-", "-") if trial.note else (f"{trial.seconds:.3f}", f"{trial.tokens_per_second:,.0f}")

@@ -72,7 +72,7 @@ def profiler(config: RunConfig, folder: Path) -> Profiler | None:
     if kind == "advanced":
         return AdvancedProfiler(dirpath=folder, filename="profile", line_count_restriction=40)
     schedule = torch.profiler.schedule(wait=2, warmup=1, active=3)
-    return PyTorchProfiler(dirpath=folder, filename="profile", schedule=schedule, row_limit=30, sort_by_key="self_cpu_time_total")
+    return PyTorchProfiler(dirpath=folder, filename="profile", schedule=schedule, row_limit=30, sort_by_key="cpu_time_total")
 
 
 def limit(value: float) -> int | float | None:

@@ -30,11 +30,12 @@ from tests.config.problems import problems
         ("--embedding_dim 13", "--embedding_dim is 13: give an even width, since rotary positions turn pairs."),
         ("--warm_up_steps 700",
          "--warm_up_steps is 700, over --max_steps 600: give --warm_up_steps of at most 600, or more steps."),
-        ("--max_steps 20",
-         "--warm_up_steps is 50, its default, over --max_steps 20: give --warm_up_steps of at most 20, or more steps."),
-        ("--max_scheduling_steps 40",
-         "--warm_up_steps is 50, its default, over --max_scheduling_steps 40: "
-         "give --warm_up_steps of at most 40, or more steps."),
+        ("--warm_up_steps 50 --max_scheduling_steps 40",
+         "--warm_up_steps is 50, over --max_scheduling_steps 40: give --warm_up_steps of at most 40, or more steps."),
+        ("--warm_up_steps 50 --max_steps 20 --debug_mode",
+         "--warm_up_steps is 50, over --max_steps 20: give --warm_up_steps of at most 20, or more steps."),
+        ("--warm_up_steps 700 --overfit_batches 2",
+         "--warm_up_steps is 700, over --max_steps 600: give --warm_up_steps of at most 600, or more steps."),
         ("--validation_split_pct 0.6 --test_split_pct 0.4",
          "--validation_split_pct is 0.6 and --test_split_pct 0.4: nothing is left to train on; "
          "give shares that sum to less than 1."),
@@ -77,16 +78,12 @@ from tests.config.problems import problems
         ("--gpus 1,", "--gpus is '1,': choose auto, none, -1 (all), a number of GPUs, or a list of them such as 0,2."),
         ("--gpus 1,1", "--gpus is '1,1': name each GPU once."),
         # flags that another one makes idle
-        ("--wandb_project mine --no_wandb",
-         "--wandb_project has no effect with --no_wandb: remove one of them."),
-        ("--wandb_project ebt --no_wandb",
-         "--wandb_project has no effect with --no_wandb: remove one of them."),
-        ("--wandb_offline --no_wandb", "--wandb_offline has no effect with --no_wandb: remove one of them."),
-        ("--no-wandb_offline --no_wandb", "--no-wandb_offline has no effect with --no_wandb: remove one of them."),
         ("--only_test_model_ckpt last",
          "--only_test_model_ckpt has no effect without --only_test: remove it, or add --only_test."),
         ("--beta1 0.8 --optimizer sgd",
          "--beta1 is not used by --optimizer sgd: remove it, or choose --optimizer adamw."),
+        ("--beta2 0.999 --optimizer adafactor",
+         "--beta2 is not used by --optimizer adafactor: remove it, or choose --optimizer adamw."),
         ("--min_lr_scale 5 --lr_schedule constant",
          "--min_lr_scale is not used by --lr_schedule constant: remove it, or choose --lr_schedule cosine, linear or "
          "one_cycle."),
@@ -116,8 +113,12 @@ def test_a_count_of_batches_is_whole(name: str) -> None:
     "line",
     [
         "--embedding_dim 130 --multiheaded_attention_heads 5",
-        "--max_steps 50",
-        "--max_steps 20 --max_scheduling_steps 100",
+        "--max_steps 20",
+        "--max_scheduling_steps 1",
+        "--warm_up_steps 50 --max_steps 50",
+        "--warm_up_steps 50 --max_steps 20 --max_scheduling_steps 100",
+        "--warm_up_steps 50 --debug_mode",
+        "--warm_up_steps 50 --fast_dev_run",
         "--execution_mode finetune --finetuning_model_ckpt a",
         "--execution_mode finetune --resume_training_ckpt last",
         "--only_test --only_test_model_ckpt last",
@@ -133,7 +134,8 @@ def test_a_count_of_batches_is_whole(name: str) -> None:
         "--gpus none --cpu_processes 2",
         "--tokenizer bpe:300",
         "--tokenizer org/name",
-        "--wandb_project mine",
+        "--no_wandb --wandb_entity me --wandb_project mine --wandb_tags a b --wandb_offline",
+        "--debug_mode --wandb_project mine",
         "--run_name " + 100 * "a",
         "--debug_dataloader --no_wandb",
     ],
@@ -148,12 +150,12 @@ def test_a_huge_width_is_judged_at_once() -> None:
 
 def test_a_file_may_restate_defaults_but_not_ask_for_idle_flags(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text("no_wandb: true\nwandb_project: ebt\nprefetch_factor: 2\nbeta1: 0.9\noptimizer: sgd\n")
+    file.write_text("lr_schedule: constant\nmin_lr_scale: 10\nprefetch_factor: 2\nbeta1: 0.9\noptimizer: sgd\n")
     parse_command_line(["--config", str(file)])
-    file.write_text("wandb_project: mine\nbeta1: 0.8\n")
-    assert problems("--config", str(file), "--no_wandb", "--optimizer", "sgd") == [
+    file.write_text("only_test_model_ckpt: last\nbeta1: 0.8\n")
+    assert problems("--config", str(file), "--optimizer", "sgd") == [
         f"beta1 in {file} is not used by --optimizer sgd: remove it, or choose --optimizer adamw.",
-        f"wandb_project in {file} has no effect with --no_wandb: remove one of them.",
+        f"only_test_model_ckpt in {file} has no effect without --only_test: remove it, or add --only_test.",
     ]
 
 
@@ -198,6 +200,9 @@ MODELS = flags_of("models", Models)
         ("steps", {}, []),
         ("noisy", {"noisy": True},
          ["--noisy is not used by --model_name baseline_transformer: remove it, or choose --model_name ebt or dit."]),
+        ("noisy", {"noisy": False},
+         ["--no-noisy is not used by --model_name baseline_transformer: "
+          "remove it, or choose --model_name ebt or dit."]),
         ("length", {"length": 4, "cached": False},
          ["--length has no effect with --no-cached: remove one of them.",
           "--length is not used by --model_name baseline_transformer: remove it, or choose --model_name ebt."]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from config import parse_command_line
 from config.flags import FLAGS, SECTIONS
-from config.help import help_text
+from config.help import detail, help_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,9 +86,17 @@ def test_help_of_a_group_has_details(
 
 def test_details_of_switches_other_names_and_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    shape, logging, testing = (help_text(group) for group in ("architecture", "logging", "testing"))
+    shape, testing = help_text("architecture"), help_text("testing")
     assert "off with --no-tie_embeddings" in shape and "also --override_embedding_dim" in shape
-    assert "not with --no_wandb" in logging and "only with --only_test" in testing
+    assert "only with --only_test" in testing
+
+
+@pytest.mark.parametrize(
+    ("name", "fact"), [("no_wandb", "not with --no_wandb"), ("tie_embeddings", "not with --no-tie_embeddings")]
+)
+def test_a_need_that_is_met_by_default_is_told_as_what_ends_it(name: str, fact: str) -> None:
+    flag = dataclasses.replace(FLAGS["seed"], needs={name: (FLAGS[name].default,)})
+    assert fact in [line.strip() for line in detail(flag, 4, 120)]
 
 
 def test_help_into_a_closed_pipe_is_quiet() -> None:

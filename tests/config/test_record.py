@@ -58,9 +58,9 @@ def valid_settings(draw: st.DrawFn) -> dict[str, Any]:
     if names & {"embedding_dim", "multiheaded_attention_heads", "model_size"}:
         heads, pairs = draw(st.integers(1, 64)), draw(st.integers(1, 64))
         chosen |= {"multiheaded_attention_heads": heads, "embedding_dim": 2 * heads * pairs}
-    chosen["warm_up_steps"] = min(
-        chosen.get("warm_up_steps", 50), chosen.get("max_scheduling_steps") or chosen.get("max_steps", 600)
-    )
+    if chosen.get("warm_up_steps") is not None:
+        end = chosen.get("max_scheduling_steps") or chosen.get("max_steps", 600)
+        chosen["warm_up_steps"] = min(chosen["warm_up_steps"], end)
     for name in draw(st.permutations(["debug_dataloader", "find_lr", "find_batch_size", "only_test"]))[1:]:
         chosen.pop(name, None)
     if chosen.get("execution_mode") == "finetune":
@@ -103,10 +103,14 @@ def test_a_command_line_and_a_record_say_the_same(chosen: dict[str, Any]) -> Non
     if chosen.get("is_random_seed"):
         chosen.pop("seed", None)
     given_ = {name: value for name, value in chosen.items() if value is not None and value != ()}
+    for name in {"no_wandb", "no_shuffle", "no_randomness_dataloader"} - {
+        key for key, value in given_.items() if value
+    }:
+        given_.pop(name, None)  # only a file can turn these off
     argv: list[str] = []
     for name, value in given_.items():
         if FLAGS[name].kind is bool:
-            argv += [FLAGS[name].spelled(value)] if value or FLAGS[name].off else []
+            argv.append(FLAGS[name].spelled(value))
         elif FLAGS[name].kind is tuple:
             argv += [f"--{name}={value[0]}", *[word for word in value[1:] if not word.startswith("--")]]
             given_[name] = (value[0], *[word for word in value[1:] if not word.startswith("--")])
@@ -176,13 +180,26 @@ def test_differences_are_by_flag() -> None:
 def test_the_table_shows_value_source_and_what_was_changed(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("num_workers: 2\n")
-    argv = ["--config", str(file), "--model_size", "4xs", "--max_steps", "600", "--wandb_tags", "a", "b"]
+    argv = [
+        "--config",
+        str(file),
+        "--model_size",
+        "4xs",
+        "--max_steps",
+        "600",
+        "--wandb_tags",
+        "a",
+        "b",
+        "--debug_mode",
+    ]
     lines = describe(parse_command_line(argv)).splitlines()
-    found = [re.fullmatch(r"([* ]) --(\w+) +(.*?)  +([a-z ]+)", line) for line in lines]
+    found = [re.fullmatch(r"([* ]) --(\w+) +(.*?)  +([a-z_ -]+)", line) for line in lines]
     rows = {row[2]: row.groups() for row in found if row}
     assert rows.keys() == FLAGS.keys()
     assert rows["max_steps"] == (" ", "max_steps", "600", "command line")
     assert rows["num_workers"] == ("*", "num_workers", "2", "file")
+    assert rows["limit_val_batches"] == ("*", "limit_val_batches", "5", "--debug_mode")
+    assert rows["debug_mode"] == ("*", "debug_mode", "true", "command line")
     assert rows["embedding_dim"] == ("*", "embedding_dim", "128", "size table")
     assert rows["wandb_tags"] == ("*", "wandb_tags", "[a, b]", "command line")
     assert rows["tie_embeddings"] == (" ", "tie_embeddings", "true", "default")

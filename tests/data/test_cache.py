@@ -137,6 +137,13 @@ def test_large_files_are_verified_at_their_ends(settings: Data, monkeypatch: pyt
     assert TokenCache(cache_root()).read(path.name) is None
 
 
+def test_others_may_read_what_is_finished(settings: Data, cache: Path) -> None:
+    path = open_store(replace(settings, tokenizer="bpe:260")).path
+    assert path is not None
+    for file in [path, *path.iterdir(), *(cache / "requests").iterdir(), *(cache / "tokenizers").iterdir()]:
+        assert file.stat().st_mode & 0o044 == 0o044, file
+
+
 def test_cache_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EBT_CACHE", "/somewhere")
     assert cache_root() == Path("/somewhere")
@@ -197,12 +204,14 @@ def test_killed_builder_leaves_no_lock_and_no_rubbish(settings: Data, cache: Pat
     assert process.stdout is not None and process.stdout.readline() == "writing\n"
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert list((cache / "building").iterdir())
+    (left_behind,) = (cache / "building").iterdir()
+    of_another_machine = left_behind.with_name(left_behind.name.replace(os.uname().nodename, "elsewhere"))
+    of_another_machine.mkdir()
     start = time.monotonic()
     store = open_store(settings)
     assert time.monotonic() - start < 30
     assert sum(split.num_documents for split in store.splits.values()) == 400
-    assert not list((cache / "building").iterdir())
+    assert list((cache / "building").iterdir()) == [of_another_machine]
 
 
 def test_the_loser_of_the_rename_throws_its_copy_away(cache: Path) -> None:

@@ -159,7 +159,8 @@ def test_copy_downloaded_before_is_used_when_the_hub_is_out_of_reach(
         (shard,) = (tmp_path / split).glob("*.arrow")
         shard.rename(folder / f"gsm8k-{split}.arrow")
     splits = {
-        split: {"name": split, "num_bytes": 1, "num_examples": 1, "dataset_name": "gsm8k"} for split in ("train", "test")
+        split: {"name": split, "num_bytes": 1, "num_examples": 1, "dataset_name": "gsm8k"}
+        for split in ("train", "test")
     }
     info = DatasetInfo.from_dict(
         {"features": examples.features.to_dict(), "splits": splits, "dataset_name": "gsm8k", "config_name": "main"}

@@ -22,9 +22,7 @@ def test_lines_in_a_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     )
 
 
-def test_lines_when_nobody_knows_the_total(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_when_nobody_knows_the_total(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     clock = iter([0.0, 20.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     with progress("Tokenising", "documents") as advance:

@@ -83,7 +83,7 @@ def test_find_batch_size_tries_sizes_until_one_does_not_fit(door: Door) -> None:
     little_memory = """
     import psutil
     plain = psutil.virtual_memory
-    psutil.virtual_memory = lambda: plain()._replace(available=40_000_000)
+    psutil.virtual_memory = lambda: plain()._replace(available=4_000_000)
     """
     output = door.with_fault(little_memory, "--find_batch_size")
     assert "needs more memory than is free" in output

@@ -1,0 +1,125 @@
+"""The house as a whole: who may import whom, the names people rely on, and nothing of one person's machine."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+ROOMS: dict[str, set[str] | None] = {  # room -> the other rooms it may import; None: any
+    "config": set(),
+    "data": {"config"},
+    "models": {"config"},
+    "runs": {"config"},
+    "training": {"config", "data", "models", "runs"},
+    "benchmarks": None,
+    "train_model": None,
+}
+KEPT_OUT = {  # room -> packages it must do without
+    "config": {"torch", "numpy", "pytorch_lightning", "lightning", "torchmetrics"},
+    "models": {"argparse", "tokenizers", "transformers", "datasets", "logging", "wandb"},
+}
+FIXED = (
+    *("train_model.py", "abbreviations.md", "README.md", "Makefile", "setup.cfg", "pyproject.toml"),
+    *(".ci/run", "job_scripts/debug/debug_dataloader.sh"),
+)
+HOME = re.compile(rb"/(?:root|home/[\w.-]+|Users/[\w.-]+)/")
+NOT_OURS = {".git", ".venv", "logs", "build", "__pycache__"}
+
+
+def modules(room: str) -> list[Path]:
+    return sorted((ROOT / room).rglob("*.py")) if (ROOT / room).is_dir() else [ROOT / f"{room}.py"]
+
+
+def imported(source: str, package: str) -> set[str]:
+    """The top-level names that a module imports, inside functions too; `package` is the one it is in."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+            names |= {parents[0]} if parents else {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(str(node.module).split(".")[0])
+    return names
+
+
+def imports_of(file: Path) -> set[str]:
+    return imported(file.read_text(), ".".join(file.relative_to(ROOT).parent.parts))
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    source = "import torch.nn\ndef f():\n    from data.rows import FILL\n    from .. import runs\n    from . import x\n"
+    assert imported(source, "models") == {"torch", "data", "runs", "models"}
+
+
+def test_every_room_has_its_rule() -> None:
+    packages = {file.parent.name for file in ROOT.glob("[!.]*/*.py")} - {"tests"} - NOT_OURS
+    doors = {file.stem for file in ROOT.glob("*.py")}
+    assert packages | doors == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_run_one_way(room: str) -> None:
+    allowed = ROOMS[room]
+    files = modules(room)
+    assert files, f"{room} has no modules"
+    for file in files:
+        names = imports_of(file)
+        assert "tests" not in names, f"{file} imports the tests"
+        if allowed is not None:
+            wrong = names & ROOMS.keys() - allowed - {room}
+            assert not wrong, f"{file} imports {wrong}; {room} may import {allowed or 'no other room'}"
+        wrong = names & KEPT_OUT.get(room, set())
+        assert not wrong, f"{file} imports {wrong}, which {room} does without"
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_names_that_people_type_exist(name: str) -> None:
+    assert (ROOT / name).is_file()
+
+
+@pytest.mark.parametrize("name", [name for name in FIXED if name.endswith((".sh", "run"))])
+def test_scripts_can_be_run(name: str) -> None:
+    assert os.access(ROOT / name, os.X_OK), f"{name} is not executable"
+    subprocess.run(["bash", "-n", str(ROOT / name)], check=True)
+
+
+def test_make_has_the_two_commands() -> None:
+    assert {"train", "test"} <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def own_files() -> list[Path]:
+    """What git tracks or would track; without git, every file that is not made by a tool."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+        found = [ROOT / name for name in listed.split("\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        found = []
+        for folder, folders, names in os.walk(ROOT):
+            folders[:] = [
+                name for name in folders if name not in NOT_OURS and not name.endswith(("_cache", ".egg-info"))
+            ]
+            found += [Path(folder) / name for name in names]
+    return [file for file in found if file.is_file()]
+
+
+def test_no_file_names_somebodys_home() -> None:
+    files = own_files()
+    assert ROOT / "train_model.py" in files
+    named = {str(file.relative_to(ROOT)): found[0] for file in files if (found := HOME.findall(file.read_bytes()))}
+    assert not named
+
+
+def test_a_home_is_recognised() -> None:
+    assert HOME.search(b"--logs_dir " + b"/".join([b"", b"home", b"ada", b"runs"]))
+    assert HOME.search(b"/".join([b"", b"root", b"x"]))
+    assert not HOME.search(b"at home/ or in the root/ of the repo")
