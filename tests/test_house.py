@@ -30,7 +30,7 @@ FIXED = (
     *(".ci/run", "job_scripts/debug/debug_dataloader.sh"),
 )
 HOME = re.compile(rb"/(?:root|home/[\w.-]+|Users/[\w.-]+)/")
-NOT_OURS = {".git", ".venv", "logs", "build", "__pycache__"}
+MADE = re.compile(r"\.|(logs|build|__pycache__)$|.*\.egg-info$")  # folders that tools make
 
 
 def modules(room: str) -> list[Path]:
@@ -61,7 +61,7 @@ def test_imports_are_found_wherever_they_stand() -> None:
 
 
 def test_every_room_has_its_rule() -> None:
-    packages = {file.parent.name for file in ROOT.glob("[!.]*/*.py")} - {"tests"} - NOT_OURS
+    packages = {file.parent.name for file in ROOT.glob("[!.]*/*.py")} - {"tests", "logs", "build"}
     doors = {file.stem for file in ROOT.glob("*.py")}
     assert packages | doors == set(ROOMS)
 
@@ -105,11 +105,18 @@ def own_files() -> list[Path]:
     except (OSError, subprocess.CalledProcessError):
         found = []
         for folder, folders, names in os.walk(ROOT):
-            folders[:] = [
-                name for name in folders if name not in NOT_OURS and not name.endswith(("_cache", ".egg-info"))
-            ]
+            folders[:] = [name for name in folders if name == ".ci" or not MADE.match(name)]
             found += [Path(folder) / name for name in names]
     return [file for file in found if file.is_file()]
+
+
+def test_files_are_found_without_git_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracked = set(own_files())
+    monkeypatch.setenv("PATH", "")
+    walked = set(own_files())
+    rooms = {ROOT / ".ci" / "run", *(file for room in ROOMS for file in modules(room))}
+    assert rooms <= tracked and rooms <= walked
+    assert not any(".git" in file.parts for file in walked)
 
 
 def test_no_file_names_somebodys_home() -> None:

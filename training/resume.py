@@ -43,7 +43,7 @@ def adopt(config: RunConfig, stored: dict[str, Any], flag: str, groups: tuple[st
     for name, source in config.sources.items():
         group = FLAGS[name].group
         value, old = getattr(getattr(config, group), name), getattr(getattr(before, group), name)
-        typed = source in ("command line", "file")
+        typed = source in ("command line", "file") or source.startswith("--")
         if typed and fixed and value != old and group not in FREE_GROUPS and name not in FREE_FLAGS:
             problems.append(f"--{name} is {value!r}: the run of {flag} has {old!r}; leave it out, or start a new run.")
         if not typed and (group in groups or name in groups):
