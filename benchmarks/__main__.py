@@ -27,13 +27,27 @@ def main(words: list[str]) -> int:
     by_name = {row["name"]: row["value"] for row in rows}
     if {"loader, --num_workers 0", "rate of default model"} <= by_name.keys():
         ratio = by_name["loader, --num_workers 0"] / by_name["rate of default model"]
-        rows.append({"name": "loader against default model", "value": ratio, "unit": "x", "note": "tokens loaded per token trained on"})
-    table = Table(box=box.SIMPLE_HEAD, title=f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
+        rows.append(
+            {
+                "name": "loader against default model",
+                "value": ratio,
+                "unit": "x",
+                "note": "tokens loaded per token trained on",
+            }
+        )
+    table = Table(
+        box=box.SIMPLE_HEAD, title=f"{platform.processor() or platform.machine()}, Python {platform.python_version()}"
+    )
     for heading in ("what", "value", "unit", "how"):
         table.add_column(heading, justify="right" if heading == "value" else "left")
     lines = ["| what | value | unit | how |", "|---|---:|---|---|"]
     for row in rows:
-        cells = (row["name"], f"{row['value']:,.4g}" if row["value"] < 1000 else f"{row['value']:,.0f}", row["unit"], row["note"])
+        cells = (
+            row["name"],
+            f"{row['value']:,.4g}" if row["value"] < 1000 else f"{row['value']:,.0f}",
+            row["unit"],
+            row["note"],
+        )
         table.add_row(*cells)
         lines.append("| " + " | ".join(cells) + " |")
     Console().print(table)

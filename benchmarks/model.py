@@ -47,9 +47,24 @@ def utilisation(name: str, flags: list[str], batch_size: int) -> list[dict[str, 
     return [
         {"name": f"step of {name}", "value": best, "unit": "s", "note": size},
         {"name": f"rate of {name}", "value": batch_size * length / best, "unit": "tokens/s", "note": size},
-        {"name": f"FLOP/s of {name}", "value": flops / best / 1e9, "unit": "GFLOP/s", "note": f"{flops / 1e9:.1f} GFLOP a step"},
-        {"name": "matrix products", "value": peak / 1e9, "unit": "GFLOP/s", "note": "float32, 2048 x 2048, in turns with the steps"},
-        {"name": f"utilisation of {name}", "value": 100 * flops / best / peak, "unit": "%", "note": "share of the matrix-product rate"},
+        {
+            "name": f"FLOP/s of {name}",
+            "value": flops / best / 1e9,
+            "unit": "GFLOP/s",
+            "note": f"{flops / 1e9:.1f} GFLOP a step",
+        },
+        {
+            "name": "matrix products",
+            "value": peak / 1e9,
+            "unit": "GFLOP/s",
+            "note": "float32, 2048 x 2048, in turns with the steps",
+        },
+        {
+            "name": f"utilisation of {name}",
+            "value": 100 * flops / best / peak,
+            "unit": "%",
+            "note": "share of the matrix-product rate",
+        },
     ]
 
 

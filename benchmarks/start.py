@@ -17,7 +17,12 @@ def run() -> list[dict[str, Any]]:
     """Rows of name, value, unit and note; the best of three each, as a person's second try."""
     return [
         {"name": "--help", "value": best_of(["--help"]), "unit": "s", "note": "best of 3; whole process"},
-        {"name": "start to first step", "value": best_of(first_step_flags()), "unit": "s", "note": "best of 3; one step of the default model and exit, cache warm"},
+        {
+            "name": "start to first step",
+            "value": best_of(first_step_flags()),
+            "unit": "s",
+            "note": "best of 3; one step of the default model and exit, cache warm",
+        },
     ]
 
 
@@ -33,6 +38,8 @@ def best_of(flags: list[str]) -> float:
         times = []
         for _ in range(3):
             start = time.perf_counter()
-            subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)
+            subprocess.run(
+                command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ
+            )
             times.append(time.perf_counter() - start)
     return min(times)

@@ -122,7 +122,7 @@ class Optimizer:
 class Trainer:
     """how long, on what, in which precision"""
 
-    max_steps: int = flag(600, "optimizer steps", low=1)
+    max_steps: int = flag(400, "optimizer steps", low=1)
     max_epochs: int | None = flag(None, "stop after so many passes over the data, if that is earlier", low=1)
     batch_size_per_device: int = flag(16, "rows per device and step", low=1)
     accumulate_grad_batches: int = flag(1, "batches per optimizer step", low=1)

@@ -28,7 +28,7 @@ from data.tokenizers import Tokenizer, build_tokenizer, load_tokenizer
 
 __all__ = ["Split", "TokenStore", "open_store", "read_documents", "token_dtype"]
 
-FORMAT_VERSION = 1  # raise it when the same settings would give other tokens or another layout
+FORMAT_VERSION = 2  # raise it when the same settings would give other tokens or another layout
 TASK_BYTES = 1 << 20
 READ_ORDER = ("test", "valid", "train")  # a text that is in several native splits stays in the held-out one
 

@@ -35,7 +35,7 @@ class Evaluation(nn.Module):
         self.top5.update(logits, targets)
 
     def result(self) -> dict[str, float]:
-        """The measures of everything since the last result; perplexity is exp of the mean loss, never a mean of exps."""
+        """The measures since the last result; perplexity is exp of the mean loss, never a mean of exps."""
         loss = self.loss.compute()
         result = {
             "loss": loss.item(),
@@ -85,7 +85,10 @@ class LanguageModel(pl.LightningModule):
         return self.optimizers_of(self)
 
     def configure_gradient_clipping(
-        self, optimizer: torch.optim.Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
     ) -> None:
         limit = gradient_clip_val or float("inf")
         self.gradient_norm = nn.utils.clip_grad_norm_(self.parameters(), limit).detach()

@@ -50,8 +50,8 @@ def copy_output(path: Path, pointer: Path | None = None) -> None:
     """Append all of stdout and stderr to `path` too; `pointer` becomes a link to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = open(path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (open until the process ends)
-    sys.stdout = CopiedStream(sys.stdout, file)  # type: ignore[assignment]
-    sys.stderr = CopiedStream(sys.stderr, file)  # type: ignore[assignment]
+    sys.stdout = CopiedStream(sys.stdout, file)
+    sys.stderr = CopiedStream(sys.stderr, file)
     if pointer is not None:
         temporary = pointer.with_name(f".{pointer.name}.{os.getpid()}")
         try:

@@ -27,7 +27,17 @@ from config.errors import UserError
 from config.record import to_dict
 from runs.files import append_row, read_rows, write_json, write_text
 
-PACKAGES = ("torch", "pytorch-lightning", "torchmetrics", "transformers", "tokenizers", "datasets", "numpy", "wandb", "submitit")
+PACKAGES = (
+    "torch",
+    "pytorch-lightning",
+    "torchmetrics",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "numpy",
+    "wandb",
+    "submitit",
+)
 
 RUN_DIR = "EBT_RUN_DIR"  # tells the other processes of a run which folder is theirs
 
@@ -97,14 +107,16 @@ class RunFolder:
 
     @classmethod
     def newest(cls, logs_dir: str, run_name: str) -> RunFolder | None:
-        """The run of this name that was started last, if there is one."""
+        """The training run of this name that was started last, if there is one."""
         found = []
         for file in Path(logs_dir).glob("runs/[!.]*/config.json"):
             try:
-                name = json.loads(file.read_bytes())["run"]["run_name"]
+                config = json.loads(file.read_bytes())
+                name = config["run"]["run_name"]
+                trained = not (config["testing"]["only_test"] or config["debugging"]["fast_dev_run"])
             except (OSError, ValueError, KeyError, TypeError):
                 continue
-            if name == run_name:
+            if name == run_name and trained:
                 found.append((file.parent.name.rsplit("_", 2)[-2:], file.parent))
         return cls(max(found)[1]) if found else None
 
@@ -198,7 +210,7 @@ def code_state() -> tuple[dict[str, Any], str]:
 
 def environment() -> dict[str, Any]:
     """Versions and machine; no environment variable, so no secret."""
-    versions = {}
+    versions: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)

@@ -116,7 +116,7 @@ def between_batches(loops: dict[str, Any], step: int) -> dict[str, Any]:
 
 
 class Checkpoints(pl.Callback):
-    """Saves every n steps, after a validation that was among the best, and at the end; keeps the newest and the best."""
+    """Saves every n steps, after one of the best validations, and at the end; keeps the newest and the best."""
 
     def __init__(self, folder: Path, settings: Checkpoint, run: dict[str, Any]) -> None:
         self.folder = folder
@@ -136,7 +136,9 @@ class Checkpoints(pl.Callback):
     def path(self, step: int) -> Path:
         return self.folder / f"step_{step:08d}.ckpt"
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         states = [rng_state()]
         if trainer.world_size > 1:
             states = [{}] * trainer.world_size
@@ -145,7 +147,9 @@ class Checkpoints(pl.Callback):
         checkpoint["run"] = self.run
         checkpoint["loops"] = between_batches(checkpoint["loops"], trainer.global_step)
 
-    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         self.saved_step = checkpoint["global_step"]
         if trainer.global_rank < len(checkpoint["rng"]):
             self.resumed_rng = checkpoint["rng"][trainer.global_rank]
@@ -155,7 +159,9 @@ class Checkpoints(pl.Callback):
             results = {f"valid_{name}": value for name, value in getattr(pl_module, "results", {}).items()}
             self.candidate = results.get(self.settings.checkpoint_monitor_string)
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         if self.resumed_rng is not None:
             set_rng_state(self.resumed_rng)
             self.resumed_rng = None

@@ -38,7 +38,9 @@ def training_batches(data: DataModule, batch_size: int, count: int) -> Iterator[
         yield {"input_ids": rows.__getitems__(indices)}
 
 
-def take_step(config: RunConfig, model: LanguageModel, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor]) -> float:
+def take_step(
+    config: RunConfig, model: LanguageModel, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor]
+) -> float:
     """One training step as the trainer takes it; returns the loss."""
     device = next(model.parameters()).device
     half = {"bf16": torch.bfloat16, "16": torch.float16}.get(config.trainer.float_precision)
@@ -64,7 +66,7 @@ class Trial:
 
 
 def try_batch_size(config: RunConfig, data: DataModule, model: LanguageModel, batch_size: int) -> Trial:
-    """Two steps with this batch size, the second one timed."""
+    """Three steps with this batch size; the faster of the last two counts."""
     length, device = config.architecture.context_length, device_of(config)
     needed = step_cost(model, batch_size, length).activation_bytes
     if device.type == "cpu" and needed > 0.8 * psutil.virtual_memory().available:
@@ -74,15 +76,17 @@ def try_batch_size(config: RunConfig, data: DataModule, model: LanguageModel, ba
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     try:
-        for batch in training_batches(data, batch_size, 2):
+        times = []
+        for batch in training_batches(data, batch_size, 3):
             start = time.perf_counter()
             take_step(config, model, optimizer, batch)
-            seconds = time.perf_counter() - start
+            times.append(time.perf_counter() - start)
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
         return Trial(batch_size, memory=needed, note="out of memory")
     memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else needed
+    seconds = min(times[1:])
     return Trial(batch_size, seconds, batch_size * length / seconds, memory)
 
 
@@ -110,13 +114,14 @@ def find_batch_size(config: RunConfig, data: DataModule, model: LanguageModel, l
         return trials
     best = max(trial.tokens_per_second for trial in fitting)
     enough = next(trial for trial in fitting if trial.tokens_per_second >= 0.9 * best)
-    ended = "" if trials[-1].note else " tried (a step got too slow to go on)"
     rate = config.optimizer.peak_learning_rate
     now = config.trainer.batch_size_per_device
-    print(f"largest that fits{ended}: {fitting[-1].batch_size}. Smallest within 10% of the best speed: {enough.batch_size}.")
+    largest = "largest that fits" if trials[-1].note else "largest tried (a step got slow before memory ran out)"
+    print(f"{largest}: {fitting[-1].batch_size}. Smallest within 10% of the best speed: {enough.batch_size}.")
     print(
-        f"The learning rate goes with it: --peak_learning_rate {rate:g} is for {now} rows per step; for AdamW scale it by the\n"
-        f"square root of the change: {rate * (enough.batch_size / now) ** 0.5:.2g} for {enough.batch_size} rows, "
+        f"The learning rate goes with it: --peak_learning_rate {rate:g} is for {now} rows per step; for AdamW\n"
+        f"scale it by the square root of the change: {rate * (enough.batch_size / now) ** 0.5:.2g} for "
+        f"{enough.batch_size} rows, "
         f"{rate * (fitting[-1].batch_size / now) ** 0.5:.2g} for {fitting[-1].batch_size}; --find_lr checks it."
     )
     return trials

@@ -29,7 +29,9 @@ class NonFiniteLoss(pl.Callback):
         self.norms: deque[float] = deque(maxlen=8)
         self.batch: Any = None
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         self.batch = batch
 
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
@@ -85,7 +87,9 @@ class Anomaly(pl.Callback):
             if parameter.requires_grad:
                 self.handles.append(parameter.register_post_accumulate_grad_hook(self.gradient_hook(name)))
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         self.batch, self.step = batch, trainer.global_step + 1
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -99,7 +103,11 @@ class Anomaly(pl.Callback):
                 given = [x for x in inputs if isinstance(x, Tensor) and x.is_floating_point()]
                 clean = all(bool(x.isfinite().all()) for x in given)
                 bad = [n for n, p in module.named_parameters() if not bool(p.isfinite().all())]
-                why = f"its parameter {bad[0]} is not finite" if bad else f"its inputs were {'' if clean else 'not '}finite"
+                why = (
+                    f"its parameter {bad[0]} is not finite"
+                    if bad
+                    else f"its inputs were {'' if clean else 'not '}finite"
+                )
                 self.stop(f"the output of {name} ({type(module).__name__}) is not finite; {why}")
 
         return check
@@ -134,13 +142,13 @@ class UnusedParameters(pl.Callback):
         for name in unused:
             print(f"  {name}")
         print(
-            "  They never learn, weigh down the optimizer and the checkpoint, and make DDP wait for a gradient that never\n"
-            "  comes: use them in the loss, freeze or delete them, or pass --find_unused_parameters."
+            "  They never learn, weigh down the optimizer and the checkpoint, and make DDP wait for a gradient that\n"
+            "  never comes: use them in the loss, freeze or delete them, or pass --find_unused_parameters."
         )
 
 
 class GarbageCollection(pl.Callback):
-    """Collects garbage at fixed steps only, so that no process pauses on its own (--manual_gc_collect_every_n_steps)."""
+    """Collects garbage at fixed steps only, so that no process pauses on its own."""
 
     def __init__(self, every: int) -> None:
         self.every = every

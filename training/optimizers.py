@@ -52,7 +52,11 @@ def build_optimizer(
 
 
 def optimizer_and_schedule(
-    model: nn.Module, settings: Optimizer, rows_per_step: int, total_steps: int, multipliers: dict[str, float] | None = None
+    model: nn.Module,
+    settings: Optimizer,
+    rows_per_step: int,
+    total_steps: int,
+    multipliers: dict[str, float] | None = None,
 ) -> dict[str, Any]:
     """What Lightning's configure_optimizers returns."""
     optimizer = build_optimizer(model, settings, rows_per_step, multipliers)

@@ -34,18 +34,22 @@ def plan(config: RunConfig, data: DataModule, model: LanguageModel) -> str:
     states = STATES.get(config.optimizer.optimizer, 0)
     groups = build_optimizer(model, config.optimizer, rows * accumulate * processes).param_groups
     half = 2 if config.trainer.float_precision != "32" else 1
+    learnable = data.rows["train"].num_targets
     lines = {
-        "parameters": f"{parameters:,}  (" + ", ".join(f"{g['name']} {sum(p.numel() for p in g['params']):,}" for g in groups) + ")",
+        "parameters": f"{parameters:,}  ("
+        + ", ".join(f"{g['name']} {sum(p.numel() for p in g['params']):,}" for g in groups)
+        + ")",
         "FLOPs per token": amount(cost.flops / (rows * length), "FLOP") + "  (forward and backward)",
         "FLOPs per step": amount(cost.flops * accumulate * processes, "FLOP"),
         "FLOPs of the run": amount(cost.flops * accumulate * processes * steps, "FLOP"),
         "weights and gradients": amount(8 * parameters, "B", 1024),
         "optimizer": amount(4 * states * parameters, "B", 1024),
-        "activations": amount(cost.activation_bytes / half, "B", 1024) + f"  (estimate, {rows} rows of {length} on each device)",
+        "activations": amount(cost.activation_bytes / half, "B", 1024)
+        + f"  (estimate, {rows} rows of {length} on each device)",
         "tokens per step": f"{tokens_per_step:,}",
         "steps": f"{steps:,}",
         "steps per epoch": f"{per_epoch / accumulate:,.4g}",
-        "tokens to be seen": f"{tokens_per_step * steps:,}  ({batches / per_epoch:.2f} epochs of {data.rows['train'].num_targets:,})",
+        "tokens to be seen": f"{tokens_per_step * steps:,}  ({batches / per_epoch:.2f} epochs of {learnable:,})",
     }
     width = max(map(len, lines))
     return "\n".join(f"{name:{width}}  {value}" for name, value in lines.items())

@@ -32,7 +32,9 @@ class Progress(pl.Callback):
         self.began: tuple[float, int] | None = None  # time and step of this process's first batch
         self.rate = 0.0
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         if self.began is None:
             self.began = (time.monotonic(), trainer.global_step)
             self.shown = self.began[0]
@@ -48,7 +50,8 @@ class Progress(pl.Callback):
         self.rate = self.recorder.tokens_per_second or self.rate
         steps = step - self.began[1]
         left = (now - self.began[0]) / steps * (self.total_steps - step) if steps else 0.0
-        words = f"step {step}/{self.total_steps}  loss {self.recorder.last_loss:.4f}  {self.rate:,.0f} tokens/s  {clock(left)} left"
+        place = f"step {step}/{self.total_steps}  loss {self.recorder.last_loss:.4f}"
+        words = f"{place}  {self.rate:,.0f} tokens/s  {clock(left)} left"
         if self.screen:
             done = round(24 * step / self.total_steps)
             self.screen.write(f"\r\x1b[2K{'━' * done}{'─' * (24 - done)}  {words}")

@@ -53,12 +53,14 @@ class Recorder(pl.Callback):
         attempt: int,
         tokens_per_byte: dict[str, float],
         batches_per_epoch: int,
+        total_steps: int,
         log_gradients: bool = False,
     ) -> None:
         self.log_every = log_every
         self.attempt = attempt
         self.tokens_per_byte = tokens_per_byte  # of each split's text
         self.batches_per_epoch = batches_per_epoch
+        self.total_steps = total_steps
         self.log_gradients = log_gradients
         self.tokens = 0
         self.seconds = 0.0
@@ -85,7 +87,9 @@ class Recorder(pl.Callback):
         tokens, seconds = self.interval
         return (self.tokens - tokens) / max(1e-9, self.seconds - seconds)
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         # Time between batches counts (the loader's), time in validation and checkpoints does not.
         if not self.clock:
             self.clock = time.perf_counter()
@@ -115,7 +119,7 @@ class Recorder(pl.Callback):
         self.last_loss = self.losses[-1]
         if math.isnan(self.first_loss):
             self.first_loss = self.last_loss
-        if step % self.log_every == 0:
+        if step % self.log_every == 0 or step == self.total_steps:
             self.log_row(trainer, step)
 
     def log_row(self, trainer: pl.Trainer, step: int) -> None:
@@ -135,8 +139,13 @@ class Recorder(pl.Callback):
     def write(self, trainer: pl.Trainer, step: int, row: dict[str, float]) -> None:
         if not trainer.is_global_zero:
             return
-        epoch = trainer.fit_loop.epoch_loop.batch_progress.total.processed / self.batches_per_epoch
-        shared = {"epoch": round(epoch, 4), "tokens": self.tokens, "seconds": round(self.seconds, 3), "attempt": self.attempt}
+        epoch = (trainer.fit_loop.epoch_loop.total_batch_idx + 1) / self.batches_per_epoch
+        shared = {
+            "epoch": round(epoch, 4),
+            "tokens": self.tokens,
+            "seconds": round(self.seconds, 3),
+            "attempt": self.attempt,
+        }
         for logger in trainer.loggers:
             logger.log_metrics({**shared, **row}, step)
 

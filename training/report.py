@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 
 from rich import box
 from rich.console import Console
@@ -28,25 +29,44 @@ def closing_report(config: RunConfig, folder: RunFolder, data: DataModule, train
     else:
         for split, result in recorder.results.items():
             if result["targets"]:
-                print_results(config, data, split, result["loss"], training.recorder.tokens_per_byte[split])
+                print_results(config, data, split, result, training.recorder.tokens_per_byte[split])
     if config.debugging.profiler:
         print_profile(folder)
-    name = "" if config.run.run_name == "default" else f" --run_name {config.run.run_name}"
     print(f"\nrun folder  {folder.path}")
     if not config.testing.only_test and not config.debugging.fast_dev_run:
-        print(f"test it     python train_model.py --only_test --only_test_model_ckpt {folder.checkpoints / 'best.ckpt'} --no_wandb")
-        print(f"train on    python train_model.py{name} --resume_training_ckpt last --max_steps {2 * config.trainer.max_steps}")
+        best = folder.checkpoints / "best.ckpt"
+        newest = best if best.exists() else folder.checkpoints / "last.ckpt"
+        shared = {"--logs_dir": config.logging.logs_dir} if config.logging.logs_dir != "logs" else {}
+        named = {"--run_name": config.run.run_name} if config.run.run_name != "default" else {}
+        quiet = " --no_wandb" if config.logging.no_wandb else ""
+        again = {"--resume_training_ckpt": "last", "--max_steps": str(2 * config.trainer.max_steps)}
+        print(f"test it     {typed({**shared, '--only_test': None, '--only_test_model_ckpt': str(newest)})}{quiet}")
+        print(f"train on    {typed({**shared, **named, **again})}{quiet}")
     return status
 
 
-def print_results(config: RunConfig, data: DataModule, split: str, loss: float, tokens_per_byte: float) -> None:
-    """The model's loss beside what counting gives on the same split."""
-    table = Table(box=box.SIMPLE_HEAD, title=f"{split} split, {data.rows[split].num_targets:,} tokens", title_justify="left")
+def typed(flags: dict[str, str | None]) -> str:
+    """The command with these flags, quoted as a shell needs it."""
+    words = [word for flag, value in flags.items() for word in (flag, value) if word is not None]
+    return shlex.join(["python", "train_model.py", *words])
+
+
+def print_results(
+    config: RunConfig, data: DataModule, split: str, result: dict[str, float], tokens_per_byte: float
+) -> None:
+    """The model's loss beside what counting gives on the very same tokens."""
+    rows, targets = data.rows[split], int(result["targets"])
+    part = (
+        f"{targets:,} tokens"
+        if targets == rows.num_targets
+        else f"the first {targets:,} of {rows.num_targets:,} tokens"
+    )
+    table = Table(box=box.SIMPLE_HEAD, title=f"{split} split, {part}", title_justify="left")
     for heading in ("", "nats per token", "bits per byte"):
         table.add_column(heading, justify="left" if not heading else "right")
-    counted = ngram_baselines(data.rows["train"].tokens, data.rows[split].tokens, data.tokenizer.vocab_size)
+    counted = ngram_baselines(data.rows["train"].tokens, rows.tokens[: targets + 1], data.tokenizer.vocab_size)
     lines = {f"{name} counts": value for name, value in counted.items()}
-    for name, value in {**lines, config.run.model_name: loss}.items():
+    for name, value in {**lines, config.run.model_name: result["loss"]}.items():
         style = "bold" if name == config.run.model_name else None
         table.add_row(name, f"{value:.4f}", f"{value * tokens_per_byte / math.log(2):.4f}", style=style)
     Console().print(table)

@@ -23,7 +23,14 @@ FREE_GROUPS = ("logging", "checkpoint", "debugging", "testing")
 FREE_FLAGS = (
     *("run_name", "config", "execution_mode", "num_workers", "prefetch_factor", "pretokenize_dataset", "dataset_dir"),
     *("max_steps", "max_epochs", "gpus", "cpu_processes", "distributed_strategy", "val_check_interval"),
-    *("check_val_every_n_epoch", "val_sanity", "deterministic", "set_matmul_precision", "compile_model", "is_random_seed"),
+    *(
+        "check_val_every_n_epoch",
+        "val_sanity",
+        "deterministic",
+        "set_matmul_precision",
+        "compile_model",
+        "is_random_seed",
+    ),
 )
 MODEL = ("architecture", "modality", "model_name", "model_size", "tokenizer")
 RESUMED = (*MODEL, "run", "data", "optimizer", "trainer", "checkpoint", "logging")
@@ -99,8 +106,8 @@ class Weights:
             if here is None or there is None or here.shape != there.shape:
                 shapes = ["missing" if tensor is None else tuple(tensor.shape) for tensor in (there, here)]
                 raise CheckpointError(
-                    f"--{self.flag}: its weights do not fit this model: {name} is {shapes[0]} there and {shapes[1]} here; "
-                    "use the same --tokenizer, --model_size and architecture flags."
+                    f"--{self.flag}: its weights do not fit this model: {name} is {shapes[0]} there and {shapes[1]} "
+                    "here; use the same --tokenizer, --model_size and architecture flags."
                 )
         model.load_state_dict(self.weights)
 
@@ -108,7 +115,9 @@ class Weights:
 def initial_weights(config: RunConfig) -> tuple[RunConfig, Weights | None]:
     """The weights that --finetuning_model_ckpt or --only_test_model_ckpt names, with their run's settings."""
     flag = "only_test_model_ckpt" if config.testing.only_test else "finetuning_model_ckpt"
-    wanted = config.testing.only_test_model_ckpt if config.testing.only_test else config.checkpoint.finetuning_model_ckpt
+    wanted = (
+        config.testing.only_test_model_ckpt if config.testing.only_test else config.checkpoint.finetuning_model_ckpt
+    )
     if wanted is None:
         return config, None
     if wanted == "last":
@@ -118,7 +127,9 @@ def initial_weights(config: RunConfig) -> tuple[RunConfig, Weights | None]:
             raise SettingsError([f"--{flag} is 'last': there is no checkpoint of a run named {config.run.run_name!r}."])
         wanted = str(max(found, key=lambda path: path.stat().st_mtime_ns))
     checkpoint = read_checkpoint(Path(wanted))
-    config = adopt(config, checkpoint["run"]["config"], f"--{flag}", TESTED if config.testing.only_test else TUNED, fixed=False)
+    config = adopt(
+        config, checkpoint["run"]["config"], f"--{flag}", TESTED if config.testing.only_test else TUNED, fixed=False
+    )
     return config, Weights(flag, checkpoint["state_dict"])
 
 

@@ -17,7 +17,7 @@ from config import RunConfig, SettingsError
 from config.record import to_dict
 from data import DataModule
 from models import LanguageModel
-from runs import RunFolder
+from runs import RunFolder, is_first_process
 from training.checkpoints import AtomicCheckpointIO, Checkpoints
 from training.guards import Anomaly, GarbageCollection, NonFiniteLoss, UnusedParameters
 from training.optimizers import optimizer_and_schedule
@@ -34,7 +34,10 @@ def prepare_process(config: RunConfig) -> None:
     pl.seed_everything(config.trainer.seed, workers=True, verbose=False)
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")  # --debug_dataloader measures that
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(lambda record: "litlogger" not in record.msg.lower())
+    warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")  # the last step is always logged
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(
+        lambda record: "litlogger" not in record.msg.lower()
+    )
 
 
 def devices(config: RunConfig) -> dict[str, Any]:
@@ -45,7 +48,9 @@ def devices(config: RunConfig) -> dict[str, Any]:
             raise SettingsError(["--float_precision is 16: half precision needs a GPU; choose bf16 or 32."])
         return {"accelerator": "cpu", "devices": settings.cpu_processes}
     if not torch.cuda.is_available():
-        raise SettingsError([f"--gpus is {settings.gpus!r}: this machine has no GPU that torch can use; leave the flag out."])
+        raise SettingsError(
+            [f"--gpus is {settings.gpus!r}: this machine has no GPU that torch can use; leave the flag out."]
+        )
     count = torch.cuda.device_count()
     wanted: Any = -1 if settings.gpus in ("auto", "-1") else settings.gpus
     if isinstance(wanted, str):
@@ -72,7 +77,9 @@ def profiler(config: RunConfig, folder: Path) -> Profiler | None:
     if kind == "advanced":
         return AdvancedProfiler(dirpath=folder, filename="profile", line_count_restriction=40)
     schedule = torch.profiler.schedule(wait=2, warmup=1, active=3)
-    return PyTorchProfiler(dirpath=folder, filename="profile", schedule=schedule, row_limit=30, sort_by_key="cpu_time_total")
+    return PyTorchProfiler(
+        dirpath=folder, filename="profile", schedule=schedule, row_limit=30, sort_by_key="cpu_time_total"
+    )
 
 
 def limit(value: float) -> int | float | None:
@@ -108,7 +115,9 @@ class StopAtEnd(pl.Callback):
 class Training:
     """One run's Trainer and what it measures: `fit`, then read `recorder`."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, data: DataModule, model: LanguageModel, attempt: int) -> None:
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, data: DataModule, model: LanguageModel, attempt: int
+    ) -> None:
         self.config, self.data, self.model = config, data, model
         debugging = config.debugging
         accumulate = config.trainer.accumulate_grad_batches
@@ -148,6 +157,7 @@ class Training:
             attempt,
             {split: rows.num_targets / max(1, rows.num_bytes) for split, rows in data.rows.items()},
             per_epoch,
+            self.total_steps,
             config.logging.log_gradients,
         )
         self.trainer.callbacks += self.callbacks(folder)  # type: ignore[attr-defined]
@@ -183,7 +193,7 @@ class Training:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         return (
             f"{self.config.run.model_name} {self.config.run.model_size}, {parameters:,} parameters, "
-            f"{self.config.data.dataset_name} ({rows.num_bytes / 1e6:.1f} MB of text, {rows.num_targets:,} tokens to learn from)"
+            f"{self.config.data.dataset_name}: {rows.num_bytes / 1e6:.1f} MB, {rows.num_targets:,} tokens to learn from"
         )
 
     def fit(self, checkpoint: Path | None) -> None:
@@ -200,8 +210,8 @@ def wandb_logger(config: RunConfig, folder: RunFolder) -> Logger:
 
     settings = config.logging
     offline = settings.wandb_offline or not wandb.api.api_key
-    if offline and not settings.wandb_offline:
-        print("W&B: not logged in, so its files stay here; `wandb login`, then `wandb sync` on the folder wandb/ of the run.")
+    if offline and not settings.wandb_offline and is_first_process():
+        print("W&B: nobody is logged in, so its files stay in the run folder; `wandb login`, then `wandb sync` them.")
     return WandbLogger(
         name=config.run.run_name,
         id=folder.run_id,
@@ -209,7 +219,10 @@ def wandb_logger(config: RunConfig, folder: RunFolder) -> Logger:
         entity=settings.wandb_entity,
         tags=list(settings.wandb_tags),
         save_dir=folder.path,
+        mode="offline" if offline else "online",
         offline=offline,
-        config={f"{group}/{name}": value for group, fields in to_dict(config).items() for name, value in fields.items()},
+        config={
+            f"{group}/{name}": value for group, fields in to_dict(config).items() for name, value in fields.items()
+        },
         resume="allow",
     )

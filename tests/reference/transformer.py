@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ def logits_of_row(model: Transformer, tokens: list[int]) -> Tensor:
         document += token == shape.separator_id
         documents.append(document)
     stream = [model.embedding.weight[token] for token in tokens]
+    block: Any
     for block in model.blocks:
         normed = [norm(x, block.attention_norm.scale) for x in stream]
         qkv = [block.attention.query_key_value.weight @ x for x in normed]

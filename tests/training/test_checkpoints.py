@@ -21,7 +21,9 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "evil.ckpt"
     torch.save({"state_dict": {}, "run": {}, "payload": Payload()}, path)
-    with pytest.raises(CheckpointError, match=r"holds more than tensors and plain values: refused, and nothing in it was run"):
+    with pytest.raises(
+        CheckpointError, match=r"holds more than tensors and plain values: refused, and nothing in it was run"
+    ):
         read_checkpoint(path)
     assert not (tmp_path / "executed").exists()
 
@@ -90,5 +92,5 @@ def test_finetuning_starts_from_the_weights_and_tests_them(door: Door) -> None:
     assert "test loss" in output and "unigram counts" in output
     tuned = Door(door.corpus, door.logs / "tuned")
     output = tuned("--execution_mode", "finetune", "--finetuning_model_ckpt", checkpoint)
-    first = [line for line in output.splitlines() if "valid loss" in line][0]
+    first = next(line for line in output.splitlines() if "valid loss" in line)
     assert float(first.split("valid loss ")[1].split()[0]) < 4.5, "an untrained model starts at 5.5 or more"

@@ -41,5 +41,15 @@ def test_two_processes_resume(corpus: Path, tmp_path: Path) -> None:
 def test_a_resume_with_other_batches_is_refused(corpus: Path, tmp_path: Path) -> None:
     door = Door(corpus, tmp_path)
     door("--batch_size_per_device", "2", "--cpu_processes", "2")
-    output = door("--resume_training_ckpt", "last", "--batch_size_per_device", "2", "--cpu_processes", "1", "--max_steps", "9", status=2)
+    output = door(
+        "--resume_training_ckpt",
+        "last",
+        "--batch_size_per_device",
+        "2",
+        "--cpu_processes",
+        "1",
+        "--max_steps",
+        "9",
+        status=2,
+    )
     assert "rows_per_batch was 4 and is 2" in output

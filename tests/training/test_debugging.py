@@ -62,7 +62,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_its_story(door: Door) -> N
 
 def test_detect_anomaly_names_the_module_and_step(door: Door) -> None:
     output = door.with_fault(INFINITE_WEIGHT, "--detect_anomaly", "--val_sanity", "0", status=1)
-    assert "--detect_anomaly: at step 1, the output of network.blocks.1.attention.output (Linear) is not finite" in output
+    assert (
+        "--detect_anomaly: at step 1, the output of network.blocks.1.attention.output (Linear) is not finite" in output
+    )
     assert "its parameter weight is not finite" in output
     assert list(door.run_folder.glob("batch_of_step_*.pt"))
 
@@ -95,7 +97,7 @@ def test_limit_val_batches_is_a_count_or_a_share(door: Door, limit: str, targets
         everything = Door(door.corpus, door.logs / "all")
         everything("--limit_val_batches", "1.0", "--val_sanity", "0", "--max_steps", "2")
         rows = read_rows(everything.run_folder / "metrics.jsonl")
-        targets_of_all = [row["valid_targets"] for row in rows if "valid_targets" in row][0]
+        targets_of_all = next(row["valid_targets"] for row in rows if "valid_targets" in row)
         assert 0.4 * targets_of_all < counted[0] < 0.6 * targets_of_all
     else:
         assert counted == [targets]
@@ -145,7 +147,9 @@ def test_deterministic_runs_are_equal(corpus: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         door = Door(corpus, tmp_path / name)
         door("--deterministic")
-        losses.append([row["train_loss"] for row in read_rows(door.run_folder / "metrics.jsonl") if "train_loss" in row])
+        losses.append(
+            [row["train_loss"] for row in read_rows(door.run_folder / "metrics.jsonl") if "train_loss" in row]
+        )
     assert losses[0] == losses[1] and len(losses[0]) == 6
 
 
@@ -167,7 +171,9 @@ def test_two_processes_never_write_one_run(door: Door) -> None:
     holder = RunFolder(door.run_folder)
     holder.lock()
     output = door("--resume_training_ckpt", "last", status=2)
-    assert f"another process is writing run {holder.run_id}: wait for it, stop it, or choose another --run_name." in output
+    assert (
+        f"another process is writing run {holder.run_id}: wait for it, stop it, or choose another --run_name." in output
+    )
     assert parse_command_line([]).run.run_name == "default"
 
 

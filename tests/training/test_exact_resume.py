@@ -44,7 +44,11 @@ def final(folder: Path) -> dict[str, Any]:
 def kill_at(door: Door, step: int, *flags: str) -> None:
     """Start the door and SIGKILL it (and its loader processes) as soon as it has logged `step`."""
     process = subprocess.Popen(
-        door.command(*FLAGS, *flags), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        door.command(*FLAGS, *flags),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
@@ -101,7 +105,9 @@ def test_resume_takes_the_settings_of_the_run(door: Door) -> None:
 def test_a_resume_cannot_become_another_run(door: Door) -> None:
     door()
     output = door("--resume_training_ckpt", "last", "--embedding_dim", "64", "--seed", "3", status=2)
-    assert "--embedding_dim is 64: the run of --resume_training_ckpt has 128; leave it out, or start a new run." in output
+    assert (
+        "--embedding_dim is 64: the run of --resume_training_ckpt has 128; leave it out, or start a new run." in output
+    )
     assert "--seed is 3: the run of --resume_training_ckpt has 0; leave it out, or start a new run." in output
 
 

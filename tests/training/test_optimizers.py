@@ -22,7 +22,7 @@ SCHEDULES = ("cosine", "linear", "constant", "one_cycle")
 
 def test_every_trainable_parameter_is_in_exactly_one_group() -> None:
     model = build_model(CONFIG, 258, 256, 257)
-    model.network.blocks[0].feed_forward.output.weight.requires_grad = False
+    model.get_parameter("network.blocks.0.feed_forward.output.weight").requires_grad = False
     groups = parameter_groups(model, 1e-3, 0.1, {"network.norm.scale": 5.0})
     placed = [id(parameter) for group in groups for parameter in group["params"]]
     assert sorted(placed) == sorted(id(p) for p in model.parameters() if p.requires_grad)
