@@ -94,7 +94,7 @@ def train(config: RunConfig) -> int:
     if weights is not None:
         weights.load_into(model)
     with folder.attempt(config, step) as attempt:
-        training = Training(config, folder, data, model, attempt.number)
+        training = Training(config, folder, data, model, attempt.number, resumed=checkpoint is not None)
         print(training.opening_line())
         try:
             if not config.testing.only_test:

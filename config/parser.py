@@ -12,6 +12,7 @@ from .checks import Settled, problems_of
 from .files import read_file
 from .flags import FLAGS, NAMES, SECTIONS, Flag, SettingsError, allowed, listing, read_plain, read_text, shown
 from .help import asked_for_help, help_text, show
+from .recipes import RECIPES
 from .rehearsals import REHEARSALS
 from .settings import RunConfig
 from .sizes import SIZES
@@ -187,6 +188,11 @@ def settle(file: Layer, line: Layer, origin: str, problems: list[str], complete:
     unasked = {name: table.get(name, flag.default) for name, flag in FLAGS.items()}
     sources = {name: "size table" if name in table else "default" for name in FLAGS}
     rehearsed: set[str] = set()
+    given = file.values | line.values
+    model, recipe = (given.get(name, FLAGS[name].default) for name in ("model_name", "recipe"))
+    if model == "ebt":
+        unasked |= RECIPES[recipe]
+        sources |= dict.fromkeys(RECIPES[recipe], f"--recipe {recipe}")
     for switch, values in REHEARSALS.items():
         if switch in wrong:
             wrong |= values.keys()

@@ -47,13 +47,17 @@ def flag(
     )
 
 
+EBT = {"model_name": ("ebt",)}
+BASELINE = {"model_name": ("baseline_transformer",)}
+
+
 @dataclass(frozen=True)
 class Run:
     """what is trained, and under which name"""
 
     run_name: str = flag("default", "name of the run; part of its folder's name")
     modality: str = flag("NLP", "kind of data", choices=("NLP",))
-    model_name: str = flag("baseline_transformer", "which model", choices=("baseline_transformer",))
+    model_name: str = flag("ebt", "which model", choices=("ebt", "baseline_transformer"))
     model_size: str = flag(
         "3xs",
         "layers, width, heads and learning rate from the size table",
@@ -61,6 +65,9 @@ class Run:
     )
     execution_mode: str = flag(
         "pretrain", "from scratch, or from the weights of a checkpoint", choices=("pretrain", "finetune")
+    )
+    recipe: str = flag(
+        "laptop", "a tried set of energy flags: ours, or the paper's System 1 and 2", choices=("laptop", "s1", "s2"), needs=EBT
     )
     config: str | None = flag(None, "YAML or JSON file of settings; the command line wins", metavar="FILE")
 
@@ -76,9 +83,71 @@ class Architecture:
     ffn_dim_multiplier: float = flag(1.0, "feed-forward width as a multiple of D", above=0)
     weight_initialization_method: str = flag("xavier", "how linear layers start", choices=("xavier", "he"))
     weight_initialization_gain: float = flag(1.0, "factor on the initial weights", above=0)
-    tie_embeddings: bool = flag(True, "share the weights of the token embedding and the output head")
+    tie_embeddings: bool = flag(
+        True, "share the weights of the token embedding and the output head", needs=BASELINE
+    )
     isolate_documents: bool = flag(True, "tokens attend only within their own document of a packed row")
-    gradient_checkpointing: bool = flag(False, "recompute activations in the backward pass: less memory, more time")
+    gradient_checkpointing: bool = flag(
+        False, "recompute activations in the backward pass: less memory, more time", needs=BASELINE
+    )
+
+
+@dataclass(frozen=True)
+class Energy:
+    """how an energy-based model finds its predictions"""
+
+    ebt_type: str = flag(
+        "default",
+        "whether and how the energy knows the step",
+        choices=("default", "time_embed", "adaln", "adaln_zero"),
+        needs=EBT,
+    )
+    mcmc_num_steps: int = flag(2, "steps down the energy, T", low=1, needs=EBT)
+    mcmc_step_size: float | str = flag(
+        "auto", "length of a step; auto fits it to the first batch", above=0, words=("auto",), needs=EBT
+    )
+    mcmc_step_size_learnable: bool = flag(True, "learn the step size", needs=EBT)
+    mcmc_step_size_lr_multiplier: float | None = flag(
+        None, "its learning rate as a multiple; default: the step size", above=0, needs={**EBT, "mcmc_step_size_learnable": (True,)}
+    )
+    randomize_mcmc_step_size_scale: float = flag(
+        2.0, "in training, draw each step from [size / this, size * this]; 1 is off", low=1, needs=EBT
+    )
+    randomize_mcmc_num_steps: int = flag(2, "in training, up to so many steps more, drawn per batch", low=0, needs=EBT)
+    randomize_mcmc_num_steps_min: int | None = flag(
+        None, "fewest steps drawn; default: mcmc_num_steps", low=1, needs=EBT
+    )
+    randomize_mcmc_num_steps_final_landscape: bool = flag(
+        False, "take the extra steps at the last step index", needs={**EBT, "ebt_type": ("time_embed", "adaln", "adaln_zero")}
+    )
+    denoising_initial_condition: str = flag(
+        "random_noise", "where a walk begins", choices=("random_noise", "zeros", "most_recent_embedding"), needs=EBT
+    )
+    gaussian_random_noise_scaling: float = flag(
+        0.1, "standard deviation of that noise", low=0, needs={**EBT, "denoising_initial_condition": ("random_noise",)}
+    )
+    normalize_initial_condition: bool = flag(True, "the energy sees softmax(y), not y", needs=EBT)
+    vocab_to_embed_uses_prob_dist: bool = flag(False, "embed predictions with the tokens' own embedding", needs=EBT)
+    update_from: str = flag(
+        "logits", "a step starts from y, or from softmax(y)", choices=("logits", "probabilities"), needs=EBT
+    )
+    langevin_dynamics_noise: float = flag(0.0, "noise added before each step", low=0, needs=EBT)
+    langevin_dynamics_noise_learnable: bool = flag(False, "learn that noise", needs=EBT)
+    no_langevin_during_eval: bool = flag(False, "none of that noise in evaluation", needs=EBT)
+    no_mcmc_detach: bool = flag(False, "let gradients pass from a step to the one before", needs=EBT)
+    truncate_mcmc: bool = flag(False, "loss of the last step only", needs=EBT)
+    mcmc_replay_buffer: bool = flag(False, "start part of a batch from earlier predictions", needs=EBT)
+    mcmc_replay_buffer_size: int = flag(192, "rows it holds", low=1, needs={**EBT, "mcmc_replay_buffer": (True,)})
+    mcmc_replay_buffer_sample_bs_percent: float = flag(
+        0.5, "share of a batch drawn from it", above=0, high=1, needs={**EBT, "mcmc_replay_buffer": (True,)}
+    )
+    contrastive_loss: bool = flag(False, "also push the true token's energy below the prediction's", needs=EBT)
+    contrastive_loss_coeff: float = flag(0.1, "its weight", above=0, needs={**EBT, "contrastive_loss": (True,)})
+    reconstruction_coeff: float = flag(
+        1.0, "weight of the cross-entropy beside it", low=0, needs={**EBT, "contrastive_loss": (True,)}
+    )
+    ebt_norm: str = flag("rms", "normalisation", choices=("rms", "layer", "none", "dyt"), needs=EBT)
+    ebt_act_func: str = flag("silu", "activation of the gate", choices=("silu", "gelu", "relu", "elu"), needs=EBT)
 
 
 @dataclass(frozen=True)
@@ -214,6 +283,7 @@ class RunConfig:
 
     run: Run = Run()
     architecture: Architecture = Architecture()
+    energy: Energy = Energy()
     data: Data = Data()
     optimizer: Optimizer = Optimizer()
     trainer: Trainer = Trainer()

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from config import RunConfig
+from models.descent import Rule
+from models.energy_language_model import EnergyLanguageModel, Thinking
+from models.energy_transformer import EnergyShape, EnergyTransformer
 from models.language_model import LanguageModel
+from models.replay import ReplayBuffer
 from models.transformer import Shape, Transformer
 
 if TYPE_CHECKING:
@@ -30,7 +34,58 @@ def baseline_transformer(config: RunConfig, vocab_size: int, separator_id: int, 
     return LanguageModel(Transformer(shape, settings.gradient_checkpointing), vocab_size, pad_id)
 
 
-MODELS: dict[tuple[str, str], Callable[..., LanguageModel]] = {("NLP", "baseline_transformer"): baseline_transformer}
+def ebt(config: RunConfig, vocab_size: int, separator_id: int, pad_id: int) -> LanguageModel:
+    """The energy-based transformer for language."""
+    architecture, energy = config.architecture, config.energy
+    shape = EnergyShape(
+        vocab_size=vocab_size,
+        context_length=architecture.context_length,
+        layers=architecture.num_transformer_blocks,
+        width=architecture.embedding_dim,
+        heads=architecture.multiheaded_attention_heads,
+        hidden=round(architecture.embedding_dim * architecture.ffn_dim_multiplier),
+        tied=False,
+        separator_id=separator_id if architecture.isolate_documents else None,
+        init_method=architecture.weight_initialization_method,
+        init_gain=architecture.weight_initialization_gain,
+        conditioning=energy.ebt_type,
+        landscapes=energy.mcmc_num_steps,
+        norm=energy.ebt_norm,
+        activation=energy.ebt_act_func,
+        shared_embedding=energy.vocab_to_embed_uses_prob_dist,
+    )
+    thinking = Thinking(
+        steps=energy.mcmc_num_steps,
+        step_size=None if isinstance(energy.mcmc_step_size, str) else energy.mcmc_step_size,
+        learnable_step_size=energy.mcmc_step_size_learnable,
+        step_size_lr_multiplier=energy.mcmc_step_size_lr_multiplier,
+        step_size_scale=energy.randomize_mcmc_step_size_scale,
+        extra_steps=energy.randomize_mcmc_num_steps,
+        min_steps=energy.randomize_mcmc_num_steps_min or energy.mcmc_num_steps,
+        extra_on_final_landscape=energy.randomize_mcmc_num_steps_final_landscape,
+        start=energy.denoising_initial_condition,
+        noise_scale=energy.gaussian_random_noise_scaling,
+        langevin_noise=energy.langevin_dynamics_noise,
+        learnable_langevin=energy.langevin_dynamics_noise_learnable,
+        langevin_in_evaluation=not energy.no_langevin_during_eval,
+        rule=Rule(
+            from_probabilities=energy.update_from == "probabilities",
+            normalize=energy.normalize_initial_condition,
+            detach=not energy.no_mcmc_detach,
+        ),
+        last_step_only=energy.truncate_mcmc,
+        contrastive_coefficient=energy.contrastive_loss_coeff if energy.contrastive_loss else 0.0,
+        reconstruction_coefficient=energy.reconstruction_coeff,
+    )
+    share = energy.mcmc_replay_buffer_sample_bs_percent
+    replay = ReplayBuffer(energy.mcmc_replay_buffer_size, share) if energy.mcmc_replay_buffer else None
+    return EnergyLanguageModel(EnergyTransformer(shape), vocab_size, pad_id, thinking, replay)
+
+
+MODELS: dict[tuple[str, str], Callable[..., LanguageModel]] = {
+    ("NLP", "baseline_transformer"): baseline_transformer,
+    ("NLP", "ebt"): ebt,
+}
 
 
 def build_model(config: RunConfig, vocab_size: int, separator_id: int, pad_id: int) -> LanguageModel:

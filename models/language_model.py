@@ -57,6 +57,7 @@ class LanguageModel(pl.LightningModule):
         self.network = network
         self.pad_id = pad_id
         self.evaluation = Evaluation(vocab_size, pad_id)
+        self.measures: dict[str, Tensor] = {}  # of the training step taken last, besides its loss
         self.results: dict[str, float] = {}  # of the evaluation that ended last
         self.gradient_norm: Tensor | None = None  # of the step taken last, before clipping
         self.optimizers_of: Callable[[nn.Module], Any] | None = None  # set by who trains it
@@ -96,6 +97,10 @@ class LanguageModel(pl.LightningModule):
     def learning_rate_multipliers(self) -> dict[str, float]:
         """Parameters, by name, that learn at a multiple of the learning rate."""
         return {}
+
+    def calibrate(self, batch: dict[str, Tensor]) -> float | None:
+        """Fit what has to fit the first batch; returns the step size where there is one."""
+        return None
 
     def compile_blocks(self) -> None:
         """Compile each block rather than the whole: identical blocks share one compilation."""

@@ -54,6 +54,7 @@ class Recorder(pl.Callback):
         tokens_per_byte: dict[str, float],
         batches_per_epoch: int,
         total_steps: int,
+        whole_splits: dict[str, int],
         log_gradients: bool = False,
     ) -> None:
         self.log_every = log_every
@@ -61,6 +62,7 @@ class Recorder(pl.Callback):
         self.tokens_per_byte = tokens_per_byte  # of each split's text
         self.batches_per_epoch = batches_per_epoch
         self.total_steps = total_steps
+        self.whole_splits = whole_splits  # targets of the splits that every evaluation has to read to the end
         self.log_gradients = log_gradients
         self.tokens = 0
         self.seconds = 0.0
@@ -123,6 +125,7 @@ class Recorder(pl.Callback):
             self.log_row(trainer, step)
 
     def log_row(self, trainer: pl.Trainer, step: int) -> None:
+        measures = getattr(trainer.lightning_module, "measures", {})
         clip = trainer.gradient_clip_val or math.inf
         row = {
             "train_loss": math.fsum(self.losses) / len(self.losses),
@@ -131,6 +134,7 @@ class Recorder(pl.Callback):
             "tokens_per_second": self.tokens_per_second,
             **{f"learning_rate/{group['name']}": group["lr"] for group in trainer.optimizers[0].param_groups},
             **self.layer_norms,
+            **{name: float(value) for name, value in measures.items()},
         }
         self.write(trainer, step, row)
         self.interval = (self.tokens, self.seconds)
@@ -159,6 +163,8 @@ class Recorder(pl.Callback):
         """Write and print what an evaluation found."""
         assert isinstance(pl_module, LanguageModel)
         result = dict(pl_module.results)
+        whole = self.whole_splits.get(split)
+        assert whole is None or result["targets"] == whole, f"{split}: {result['targets']} targets were read of {whole}"
         result["bits_per_byte"] = result["loss"] * self.tokens_per_byte[split] / math.log(2)
         self.results[split] = result
         self.write(trainer, trainer.global_step, {f"{split}_{name}": value for name, value in result.items()})

@@ -32,7 +32,7 @@ FREE_FLAGS = (
         "is_random_seed",
     ),
 )
-MODEL = ("architecture", "modality", "model_name", "model_size", "tokenizer")
+MODEL = ("architecture", "energy", "recipe", "modality", "model_name", "model_size", "tokenizer")
 RESUMED = (*MODEL, "run", "data", "optimizer", "trainer", "checkpoint", "logging")
 TESTED = (*MODEL, "data")
 TUNED = MODEL

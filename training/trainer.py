@@ -24,6 +24,7 @@ from training.optimizers import optimizer_and_schedule
 from training.progress import Progress
 from training.recorder import MetricsFile, Recorder
 
+CALIBRATION_ROWS = 8
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
@@ -116,7 +117,7 @@ class Training:
     """One run's Trainer and what it measures: `fit`, then read `recorder`."""
 
     def __init__(
-        self, config: RunConfig, folder: RunFolder, data: DataModule, model: LanguageModel, attempt: int
+        self, config: RunConfig, folder: RunFolder, data: DataModule, model: LanguageModel, attempt: int, resumed: bool
     ) -> None:
         self.config, self.data, self.model = config, data, model
         debugging = config.debugging
@@ -158,9 +159,12 @@ class Training:
             {split: rows.num_targets / max(1, rows.num_bytes) for split, rows in data.rows.items()},
             per_epoch,
             self.total_steps,
+            self.whole_splits(),
             config.logging.log_gradients,
         )
         self.trainer.callbacks += self.callbacks(folder)  # type: ignore[attr-defined]
+        if not resumed and not config.testing.only_test:
+            self.calibrate()
         rows_per_step = config.trainer.batch_size_per_device * self.trainer.world_size * accumulate
         model.optimizers_of = partial(
             optimizer_and_schedule,
@@ -171,6 +175,18 @@ class Training:
         )
         if config.trainer.compile_model:
             model.compile_blocks()
+
+    def whole_splits(self) -> dict[str, int]:
+        """Targets of the splits that no flag cuts short."""
+        debugging, trainer = self.config.debugging, self.config.trainer
+        if debugging.fast_dev_run:
+            return {}
+        whole = []
+        if debugging.limit_val_batches == 1 and not debugging.overfit_batches and trainer.val_sanity in (-1, 0):
+            whole.append("valid")
+        if debugging.limit_test_batches == 1:
+            whole.append("test")
+        return {split: self.data.rows[split].num_targets for split in whole}
 
     def callbacks(self, folder: RunFolder) -> list[pl.Callback]:
         debugging = self.config.debugging
@@ -195,6 +211,14 @@ class Training:
             f"{self.config.run.model_name} {self.config.run.model_size}, {parameters:,} parameters, "
             f"{self.config.data.dataset_name}: {rows.num_bytes / 1e6:.1f} MB, {rows.num_targets:,} tokens to learn from"
         )
+
+    def calibrate(self) -> None:
+        """Fit the step size to the run's first rows: the same on every process, and drawing from no generator."""
+        rows = self.data.rows["train"]
+        first = {"input_ids": rows.__getitems__(range(min(CALIBRATION_ROWS, len(rows))))}
+        size = self.model.calibrate(first)
+        if size is not None:
+            print(f"--mcmc_step_size auto: {size:.4g}")
 
     def fit(self, checkpoint: Path | None) -> None:
         self.trainer.fit(self.model, datamodule=self.data, ckpt_path=checkpoint, weights_only=True)

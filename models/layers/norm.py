@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,3 +19,24 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.scale.shape, self.scale, self.eps)
+
+
+class DynamicTanh(nn.Module):
+    """A squashing in place of a normalisation: scale * tanh(a x) + shift. [..., D] -> [..., D]"""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor(0.5))
+        self.scale = nn.Parameter(torch.ones(width))
+        self.shift = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * torch.tanh(self.slope * x) + self.shift
+
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "rms": RMSNorm,
+    "layer": nn.LayerNorm,
+    "dyt": DynamicTanh,
+    "none": lambda width: nn.Identity(),
+}

@@ -1,0 +1,166 @@
+"""The energy-based transformer: one set of blocks, two streams.
+
+    context = model.context(tokens, landscape)     the observed stream, an ordinary causal transformer: keys and values
+    energy  = model.energy(prediction, context)    the prediction stream: position i sees observed 0..i and itself
+
+The observed stream never sees a prediction: it is computed once per landscape and differentiated once. Only the
+prediction stream is differentiated twice. Prediction i stands for token i+1 and has its place in the order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.layers.attention import SelfAttention
+from models.layers.documents import document_mask
+from models.layers.feed_forward import FeedForward
+from models.layers.norm import NORMS
+from models.layers.rope import rotations
+from models.transformer import Shape, initialise
+
+
+@dataclass(frozen=True)
+class EnergyShape(Shape):
+    """A transformer's shape, and what is the energy's own."""
+
+    conditioning: str = "default"  # default, time_embed, adaln or adaln_zero
+    landscapes: int = 1  # how many step indices the energy may be told apart
+    norm: str = "rms"
+    activation: str = "silu"
+    shared_embedding: bool = field(default=False)  # predictions are embedded as tokens are
+
+
+class Context(NamedTuple):
+    """What predictions look at. keys_values: per layer [B, H, O, K] twice; bias [B or 1, 1, S, O]; O = S or S+1."""
+
+    keys_values: list[tuple[Tensor, Tensor]]
+    bias: Tensor
+    landscape: int
+
+
+class EnergyBlock(nn.Module):
+    """A pre-norm block whose scales, shifts and gates may depend on the landscape."""
+
+    def __init__(self, shape: EnergyShape) -> None:
+        super().__init__()
+        self.attention_norm = NORMS[shape.norm](shape.width)
+        self.attention = SelfAttention(shape.width, shape.heads)
+        self.feed_forward_norm = NORMS[shape.norm](shape.width)
+        self.feed_forward = FeedForward(shape.width, shape.hidden, shape.activation)
+        conditioned = shape.conditioning.startswith("adaln")
+        self.modulation = nn.Linear(shape.width, 6 * shape.width) if conditioned else None
+
+    def modulations(self, condition: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Shift, scale and gate of attention and of feed-forward, each [D]; None where nothing is conditioned."""
+        if self.modulation is None:
+            return (None,) * 6
+        assert condition is not None
+        return self.modulation(F.silu(condition)).chunk(6)
+
+    def observe(
+        self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        shift, scale, gate, shift2, scale2, gate2 = self.modulations(condition)
+        mixed_BSD, keys, values = self.attention.observe(modulate(self.attention_norm(x_BSD), shift, scale), angles, mask)
+        x_BSD = x_BSD + gated(mixed_BSD, gate)
+        fed_BSD = self.feed_forward(modulate(self.feed_forward_norm(x_BSD), shift2, scale2))
+        return x_BSD + gated(fed_BSD, gate2), keys, values
+
+    def predict(
+        self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor, keys: Tensor, values: Tensor, bias: Tensor
+    ) -> Tensor:
+        shift, scale, gate, shift2, scale2, gate2 = self.modulations(condition)
+        normed_BSD = modulate(self.attention_norm(x_BSD), shift, scale)
+        x_BSD = x_BSD + gated(self.attention.predict(normed_BSD, angles, keys, values, bias), gate)
+        fed_BSD = self.feed_forward(modulate(self.feed_forward_norm(x_BSD), shift2, scale2))
+        return x_BSD + gated(fed_BSD, gate2)
+
+
+def modulate(x: Tensor, shift: Tensor | None, scale: Tensor | None) -> Tensor:
+    return x if shift is None or scale is None else x * (1 + scale) + shift
+
+
+def gated(x: Tensor, gate: Tensor | None) -> Tensor:
+    """A gate of 0 is open, so that modulations of zero are the unconditioned block."""
+    return x if gate is None else x * (1 + gate)
+
+
+class EnergyTransformer(nn.Module):
+    """Tokens [B, S] and embedded predictions [B, S, D] to energies [B, S]."""
+
+    rotations: Tensor
+
+    def __init__(self, shape: EnergyShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(shape.vocab_size, shape.width)
+        self.prediction = None if shape.shared_embedding else nn.Linear(shape.vocab_size, shape.width, bias=False)
+        self.blocks = nn.ModuleList(EnergyBlock(shape) for _ in range(shape.layers))
+        self.norm = NORMS[shape.norm](shape.width)
+        self.head = nn.Linear(shape.width, 1, bias=False)
+        named = shape.conditioning != "default"
+        self.landscape = nn.Embedding(shape.landscapes, shape.width) if named else None
+        # One place for the time token, and one for the last prediction, which is a token ahead of its position.
+        table = rotations(shape.context_length + 2, shape.width // shape.heads).float()
+        self.register_buffer("rotations", table, persistent=False)
+        initialise(self, shape)
+        if self.prediction is not None:
+            nn.init.normal_(self.prediction.weight)  # rows of p @ W are then as large as a distribution is sharp
+        for block in self.blocks:
+            if block.modulation is not None:
+                nn.init.zeros_(block.modulation.bias)
+                std = 0.0 if shape.conditioning == "adaln_zero" else 0.02
+                nn.init.normal_(block.modulation.weight, std=std)
+
+    @property
+    def prediction_embedding(self) -> Tensor:
+        """[V, D], what a distribution over the vocabulary is multiplied with."""
+        return self.embedding.weight if self.prediction is None else self.prediction.weight.T
+
+    @property
+    def tells_landscapes(self) -> bool:
+        """Whether the energy depends on the step index, so that each index has a context of its own."""
+        return self.landscape is not None
+
+    def condition(self, landscape: int) -> Tensor | None:
+        if self.landscape is None or self.shape.conditioning == "time_embed":
+            return None
+        return self.landscape.weight[landscape]
+
+    def context(self, tokens_BS: Tensor, landscape: int = 0) -> Context:
+        """Run the observed stream; the time token, where there is one, stands before all and is seen by all."""
+        shape, length = self.shape, tokens_BS.shape[1]
+        mask = None if shape.separator_id is None else document_mask(tokens_BS, shape.separator_id)
+        if mask is None:
+            mask = torch.ones(length, length, dtype=torch.bool, device=tokens_BS.device).tril()[None, None]
+        x_BSD = self.embedding(tokens_BS)
+        sees = mask
+        if shape.conditioning == "time_embed":
+            assert self.landscape is not None
+            token = self.landscape.weight[landscape].expand(len(x_BSD), 1, -1)
+            x_BSD = torch.cat([token, x_BSD], dim=1)
+            sees = F.pad(mask, (1, 0), value=True)  # what a prediction sees: every position, and the time token first
+            mask = F.pad(sees, (0, 0, 1, 0), value=False)
+            mask[..., 0, 0] = True
+        angles = self.rotations[: x_BSD.shape[1]]
+        keys_values = []
+        condition = self.condition(landscape)
+        for block in self.blocks:
+            x_BSD, keys, values = block.observe(x_BSD, condition, angles, mask)  # type: ignore[operator]
+            keys_values.append((keys, values))
+        bias = torch.zeros(sees.shape, dtype=self.head.weight.dtype, device=sees.device)
+        return Context(keys_values, bias.masked_fill_(~sees, float("-inf")), landscape)
+
+    def energy(self, z_BSD: Tensor, context: Context) -> Tensor:
+        """The energy of each position's prediction, given what was observed. [B, S, D] -> [B, S]"""
+        ahead = 2 if self.shape.conditioning == "time_embed" else 1
+        angles = self.rotations[ahead : ahead + z_BSD.shape[1]]
+        condition = self.condition(context.landscape)
+        for block, (keys, values) in zip(self.blocks, context.keys_values, strict=True):
+            z_BSD = block.predict(z_BSD, condition, angles, keys, values, context.bias)  # type: ignore[operator]
+        return self.head(self.norm(z_BSD)).squeeze(-1)

@@ -1,0 +1,116 @@
+"""The ways to train that must give the same numbers, and what a run writes down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs.files import read_rows
+from tests.conftest import Door
+from tests.training.test_debugging import UNUSED_LAYER
+
+
+def losses(door: Door, *flags: str) -> list[float]:
+    door(*flags)
+    return [row["train_loss"] for row in read_rows(door.run_folder / "metrics.jsonl") if "train_loss" in row]
+
+
+@pytest.fixture(scope="module")
+def plain(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    return losses(Door(corpus, tmp_path_factory.mktemp("plain")))
+
+
+def test_accumulated_batches_are_one_large_batch(door: Door, plain: list[float]) -> None:
+    split = losses(door, "--batch_size_per_device", "2", "--accumulate_grad_batches", "2")
+    assert split == pytest.approx(plain, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("flags", "tolerance"),
+    [
+        (("--gradient_checkpointing",), 1e-5),
+        (("--float_precision", "bf16"), 0.01),
+        (("--compile_model",), 1e-3),
+        (("--num_workers", "2"), 0),
+        (("--optimizer", "adamw", "--lr_schedule", "cosine"), 0),
+    ],
+)
+def test_what_must_not_change_the_losses(
+    door: Door, plain: list[float], flags: tuple[str, ...], tolerance: float
+) -> None:
+    assert losses(door, *flags) == pytest.approx(plain, rel=tolerance, abs=0)
+
+
+@pytest.mark.parametrize("flags", [("--tie_embeddings",), ("--no-tie_embeddings",), ("--no-isolate_documents",)])
+def test_other_architectures_train(door: Door, flags: tuple[str, ...]) -> None:
+    found = losses(door, "--max_steps", "12", *flags)
+    assert found[-1] < found[0]
+
+
+def test_half_precision_without_a_gpu(door: Door) -> None:
+    output = door("--float_precision", "16", status=2)
+    assert "--float_precision is 16: half precision needs a GPU; choose bf16 or 32." in output
+
+
+def test_a_gpu_that_is_not_there(door: Door) -> None:
+    output = door("--gpus", "1", status=2)
+    assert "--gpus is '1': this machine has no GPU that torch can use; leave the flag out." in output
+
+
+def test_gradients_by_layer(door: Door) -> None:
+    door("--log_gradients", "--log_every_n_steps", "2")
+    row = [row for row in read_rows(door.run_folder / "metrics.jsonl") if "train_loss" in row][-1]
+    norms = {name: value for name, value in row.items() if name.startswith("gradient_norm/")}
+    assert "gradient_norm/network.blocks.0.attention.query_key_value.weight" in norms
+    assert all(value > 0 for value in norms.values())
+
+
+def test_ddp_and_parameters_without_gradient(corpus: Path, tmp_path: Path) -> None:
+    flags = ("--cpu_processes", "2", "--batch_size_per_device", "2")
+    Door(corpus, tmp_path / "b").with_fault(UNUSED_LAYER, *flags, "--find_unused_parameters")
+    output = Door(corpus, tmp_path / "a").with_fault(UNUSED_LAYER, *flags, status=1)
+    assert "parameters that were not used in producing the loss" in output
+
+
+def test_the_run_folder_tells_what_was_run(door: Door) -> None:
+    door("--run_name", "my run <1>", "--seed", "7")
+    folder = door.run_folder
+    assert folder.name.startswith("my-run-1_")
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    assert config["run"]["run_name"] == "my run <1>" and config["trainer"]["seed"] == 7
+    command = (folder / "command.txt").read_text()
+    assert "--run_name 'my run <1>'" in command
+    assert json.loads((folder / "environment.json").read_text())["packages"]["torch"].startswith("2.13")
+    assert set(json.loads((folder / "code.json").read_text())) == {"commit", "branch", "dirty", "untracked"}
+    start, end = read_rows(folder / "attempts.jsonl")
+    assert start["first_step"] == 0 and end["last_step"] == 6 and end["cause"] == "finished"
+    row = read_rows(folder / "metrics.jsonl")[-2]
+    assert {"step", "epoch", "tokens", "seconds", "train_loss", "gradient_norm", "clipped_share"} <= row.keys()
+    assert {"tokens_per_second", "learning_rate/decay", "learning_rate/no_decay"} <= row.keys()
+
+
+def test_a_random_seed_is_recorded(door: Door) -> None:
+    door("--is_random_seed")
+    assert json.loads((door.run_folder / "config.json").read_text())["trainer"]["seed"] != 0
+
+
+def test_wandb_stays_offline_by_itself(door: Door) -> None:
+    door.tiny.remove("--no_wandb")
+    output = door()
+    assert "W&B: nobody is logged in, so its files stay in the run folder" in output
+    assert list(door.run_folder.glob("wandb/offline-run-*/*.wandb"))
+
+
+def test_epochs_end_a_run(door: Door) -> None:
+    door("--max_epochs", "2", "--limit_train_batches", "3", "--max_steps", "100")
+    rows = read_rows(door.run_folder / "metrics.jsonl")
+    assert rows[-1]["step"] == 6 and rows[-1]["epoch"] == 2.0
+
+
+def test_validation_by_epoch(door: Door) -> None:
+    door("--limit_train_batches", "2", "--check_val_every_n_epoch", "2")
+    steps = [row["step"] for row in read_rows(door.run_folder / "metrics.jsonl") if "valid_loss" in row]
+    assert steps == [0, 4, 6]
