@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from .flags import SIZED, Flag, listing, shown
+from .recipes import RECIPE_FLAGS, RECIPES
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Settled:
         """The flag at the start of a message: --x, or x in run.yaml."""
         return f"{name} in {self.origin}" if self.sources[name] == "file" else f"--{name}"
 
+    def set_by(self, name: str) -> str:
+        """Who chose a value that a person may not have typed, as the end of a clause: ", which --recipe s1 sets"."""
+        source = self.sources[name]
+        return f", which {source} sets" if source.startswith("--") else ""
+
 
 Rule = Callable[[Settled], str | None]
 RULES: list[tuple[tuple[str, ...], Rule]] = []
@@ -50,6 +56,15 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+def energy_rule(*names: str) -> Callable[[Rule], Rule]:
+    """Registers a check of flags that only an energy-based model uses."""
+
+    def register(check: Rule) -> Rule:
+        return rule("model_name", *names)(lambda s: check(s) if s["model_name"] == "ebt" else None)
+
+    return register
+
+
 def problems_of(settled: Settled, flags: Mapping[str, Flag], wrong: set[str]) -> list[str]:
     """Everything wrong with the values, one sentence each; `wrong` names flags whose problem is already told."""
     problems = []
@@ -58,42 +73,36 @@ def problems_of(settled: Settled, flags: Mapping[str, Flag], wrong: set[str]) ->
         if what:
             wrong = wrong | {name}
             problems.append(f"{settled.called(name)} is {shown_text(settled[name])}: {what}.")
-    problems += [
-        problem for flag in flags.values() if flag.name not in wrong for problem in unused(flag, flags, settled, wrong)
-    ]
-    for names, check in RULES:
-        problem = None if wrong.intersection(names) else check(settled)
-        if problem:
-            problems.append(problem)
-    return problems
+    idle = [unused(flag, flags, settled, wrong) for flag in flags.values() if flag.name not in wrong]
+    clashes = [check(settled) for names, check in RULES if not wrong.intersection(names)]
+    return problems + [problem for problem in idle + clashes if problem]
 
 
 def shown_text(value: Any) -> str:
     return repr(value) if isinstance(value, str) else shown(value)
 
 
-def unused(flag: Flag, flags: Mapping[str, Flag], settled: Settled, wrong: set[str]) -> list[str]:
-    """Says when a given flag has no effect because of the value of a flag that it needs."""
-    if not settled.given(flag.name):
-        return []
+def unused(flag: Flag, flags: Mapping[str, Flag], settled: Settled, wrong: set[str]) -> str | None:
+    """Says when a given flag has no effect because of the value of a flag that it needs; the first such one."""
     from_file = settled.sources[flag.name] == "file"
+    if not settled.given(flag.name) or (from_file and settled[flag.name] == flag.default):
+        return None
     name = settled.called(flag.name) if from_file else flag.spelled(settled[flag.name])
-    problems = []
     for other, values in flag.needs.items():
         value = settled[other]
         if other in wrong or value in values:
             continue
         if flags[other].kind is not bool:
             choices = listing([shown(choice) for choice in values])
-            problems.append(
-                f"{name} is not used by --{other} {shown(value)}: remove it, or choose --{other} {choices}."
-            )
-        elif value == flags[other].default:
-            needed = flags[other].spelled(values[0])
-            problems.append(f"{name} has no effect without {needed}: remove it, or add {needed}.")
-        else:
-            problems.append(f"{name} has no effect with {flags[other].spelled(value)}: remove one of them.")
-    return problems
+            why = f"--{other} {shown(value)}{settled.set_by(other)}"
+            return f"{name} is not used by {why}: remove it, or choose --{other} {choices}."
+        needed, why = flags[other].spelled(values[0]), settled.set_by(other)
+        if value == flags[other].default:
+            return f"{name} has no effect without {needed}: remove it, or add {needed}."
+        if why:
+            return f"{name} has no effect with {flags[other].spelled(value)}{why}: remove it, or add {needed}."
+        return f"{name} has no effect with {flags[other].spelled(value)}: remove one of them."
+    return None
 
 
 def file_name(name: str) -> str | None:
@@ -240,10 +249,91 @@ def one_way_to_a_seed(s: Settled) -> str | None:
 
 @rule("model_size", *SIZED)
 def size_is_not_overruled_by_the_file(s: Settled) -> str | None:
-    overruled = [name for name in SIZED if s.sources[name] == "file" and s[name] != s.unasked[name]]
-    if s.sources["model_size"] != "command line" or not overruled or "size table" in {s.sources[n] for n in SIZED}:
+    return overruled_by_the_file(s, "model_size", SIZED)
+
+
+@rule("recipe", *RECIPE_FLAGS)
+def recipe_is_not_overruled_by_the_file(s: Settled) -> str | None:
+    return overruled_by_the_file(s, "recipe", tuple(RECIPES[s["recipe"]]))
+
+
+def overruled_by_the_file(s: Settled, name: str, stands_for: Sequence[str]) -> str | None:
+    """Says when the flag `name` was typed for values that the file, a saved record perhaps, sets all otherwise."""
+    overruled = [flag for flag in stands_for if s.sources[flag] == "file" and s[flag] != s.unasked[flag]]
+    left = [flag for flag in stands_for if s.sources[flag] not in ("file", "command line")]
+    if s.sources[name] != "command line" or not overruled or left:
         return None
     return (
-        f"--model_size {s['model_size']} has no effect with {s.origin}, which sets {listing(overruled, 'and')}: "
-        "remove one of them."
+        f"--{name} {s[name]} has no effect with {s.origin}, which sets {listing(overruled, 'and')}: remove one of them."
+    )
+
+
+@energy_rule("randomize_mcmc_num_steps_min", "mcmc_num_steps", "randomize_mcmc_num_steps")
+def fewest_steps_can_be_drawn(s: Settled) -> str | None:
+    fewest, steps, extra = s["randomize_mcmc_num_steps_min"], s["mcmc_num_steps"], s["randomize_mcmc_num_steps"]
+    if fewest is None:
+        return None
+    name = s.called("randomize_mcmc_num_steps_min")
+    if extra == 0:
+        why = s.set_by("randomize_mcmc_num_steps")
+        return (
+            f"{name} has no effect with --randomize_mcmc_num_steps 0{why}: remove it, or give "
+            "--randomize_mcmc_num_steps of at least 1."
+        )
+    if fewest <= steps + extra:
+        return None
+    return (
+        f"{name} is {fewest}: the most steps drawn is --mcmc_num_steps {steps} + --randomize_mcmc_num_steps {extra} "
+        f"= {steps + extra}; give at most {steps + extra}."
+    )
+
+
+@energy_rule("modality", "denoising_initial_condition")
+def language_starts_from_a_distribution(s: Settled) -> str | None:
+    if s["modality"] != "NLP" or s["denoising_initial_condition"] != "most_recent_embedding":
+        return None
+    return (
+        f"{s.called('denoising_initial_condition')} is 'most_recent_embedding': a language prediction is a "
+        "distribution over the vocabulary, and the most recent embedding is not one; choose random_noise or zeros."
+    )
+
+
+@energy_rule("normalize_initial_condition", "update_from")
+def probabilities_are_normalized(s: Settled) -> str | None:
+    if s["normalize_initial_condition"] or s["update_from"] != "probabilities":
+        return None
+    name = s.called("normalize_initial_condition").replace("--", "--no-")
+    return (
+        f"{name} contradicts --update_from probabilities{s.set_by('update_from')}: without softmax(y) there are no "
+        "probabilities to step from; remove it, or choose --update_from logits."
+    )
+
+
+@energy_rule("langevin_dynamics_noise", "langevin_dynamics_noise_learnable", "no_langevin_during_eval")
+def there_is_noise_to_learn_or_leave_out(s: Settled) -> str | None:
+    if s["langevin_dynamics_noise"] > 0:
+        return None
+    remedy = "remove it, or give --langevin_dynamics_noise above 0."
+    for name, why in {"langevin_dynamics_noise_learnable": "it would stay 0; ", "no_langevin_during_eval": ""}.items():
+        if s[name] and s.given(name):
+            return f"{s.called(name)} has no effect with --langevin_dynamics_noise 0: {why}{remedy}"
+    return None
+
+
+@energy_rule(
+    "mcmc_replay_buffer",
+    "mcmc_replay_buffer_size",
+    "mcmc_replay_buffer_sample_bs_percent",
+    "batch_size_per_device",
+)
+def replay_buffer_holds_its_share(s: Settled) -> str | None:
+    size, share, batch = (
+        s[name] for name in ("mcmc_replay_buffer_size", "mcmc_replay_buffer_sample_bs_percent", "batch_size_per_device")
+    )
+    rows = int(share * batch)
+    if not s["mcmc_replay_buffer"] or size >= rows:
+        return None
+    return (
+        f"{s.called('mcmc_replay_buffer_size')} is {size}: it must give --mcmc_replay_buffer_sample_bs_percent "
+        f"{shown(share)} of --batch_size_per_device {batch}; give at least {rows}, or a smaller share."
     )

@@ -7,8 +7,10 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 from .flags import FLAGS, SECTIONS, SIZED, Flag, SettingsError, limits, listing, shown
+from .recipes import RECIPES
 
 USAGE = """\
 python train_model.py                                train the default model
@@ -69,11 +71,17 @@ def heading(flag: Flag) -> str:
     return f"--{flag.name} {flag.metavar or (choices if 0 < len(choices) <= 12 else letters[flag.kind])}"
 
 
+def unasked(flag: Flag, recipe: str = FLAGS["recipe"].default) -> Any:
+    """The value of a flag that nobody gives."""
+    return RECIPES[recipe].get(flag.name, flag.default)
+
+
 def entry(flag: Flag, column: int, width: int) -> list[str]:
     """One flag: its heading, and from `column` on, or on the next line, its help and default."""
-    default = "" if flag.default in (None, ()) else shown(flag.default)
+    value = unasked(flag)
+    default = "" if value in (None, ()) else shown(value)
     if flag.kind is bool:
-        default = "on" if flag.default else ""
+        default = "on" if value else ""
     if flag.name in SIZED:
         default = "by size"
     text = flag.help + (f" [{default}]" if default else "")
@@ -91,6 +99,10 @@ def detail(flag: Flag, column: int, width: int) -> list[str]:
     facts += [f"or {listing(flag.words)}"] if flag.words else []
     facts += [f"off with {flag.off[0]}"] if flag.off and flag.default else []
     facts += [f"also --{alias}" for alias in flag.aliases]
+    for recipe in RECIPES:
+        if (value := unasked(flag, recipe)) != unasked(flag):
+            word = {True: "on", False: "off"}[value] if flag.kind is bool else shown(value)
+            facts.append(f"{word} with --recipe {recipe}")
     for other, values in flag.needs.items():
         if FLAGS[other].kind is not bool:
             facts.append(f"only with --{other} {listing([shown(value) for value in values])}")

@@ -1,4 +1,4 @@
-"""From a command line and a file to a RunConfig: default < size table < rehearsal < file < command line."""
+"""From a command line and a file to a RunConfig: default < size table < recipe < rehearsal < file < command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .checks import Settled, problems_of
 from .files import read_file
 from .flags import FLAGS, NAMES, SECTIONS, Flag, SettingsError, allowed, listing, read_plain, read_text, shown
 from .help import asked_for_help, help_text, show
-from .recipes import RECIPES
+from .recipes import RECIPE_FLAGS, RECIPES
 from .rehearsals import REHEARSALS
 from .settings import RunConfig
 from .sizes import SIZES
@@ -181,27 +181,27 @@ def settle(file: Layer, line: Layer, origin: str, problems: list[str], complete:
     complete: False when a whole layer could not be read, so that the values cannot be judged together.
     """
     wrong = file.wrong | line.wrong
-    size = line.values.get("model_size") or file.values.get("model_size") or FLAGS["model_size"].default
+    given = file.values | line.values
+    size, recipe = (given.get(name, FLAGS[name].default) for name in ("model_size", "recipe"))
     table = asdict(SIZES[size])
     if "model_size" in wrong:
         wrong |= table.keys()
-    unasked = {name: table.get(name, flag.default) for name, flag in FLAGS.items()}
+    if "recipe" in wrong:
+        wrong |= set(RECIPE_FLAGS)
+    # a recipe is stated for every model, so that a record means the same when another model is asked for beside it
+    unasked = {name: table.get(name, flag.default) for name, flag in FLAGS.items()} | RECIPES[recipe]
     sources = {name: "size table" if name in table else "default" for name in FLAGS}
+    sources |= dict.fromkeys(RECIPES[recipe], f"--recipe {recipe}")
     rehearsed: set[str] = set()
-    given = file.values | line.values
-    model, recipe = (given.get(name, FLAGS[name].default) for name in ("model_name", "recipe"))
-    if model == "ebt":
-        unasked |= RECIPES[recipe]
-        sources |= dict.fromkeys(RECIPES[recipe], f"--recipe {recipe}")
     for switch, values in REHEARSALS.items():
         if switch in wrong:
             wrong |= values.keys()
-        if (file.values | line.values).get(switch):
+        if given.get(switch):
             unasked |= values
             sources |= dict.fromkeys(values, f"--{switch}")
             rehearsed |= values.keys()
     sources |= dict.fromkeys(file.values, "file") | dict.fromkeys(line.values, "command line")
-    settled = Settled(unasked | file.values | line.values, sources, unasked, origin, rehearsed)
+    settled = Settled(unasked | given, sources, unasked, origin, rehearsed)
     found = problems_of(settled, FLAGS, wrong) if complete else []
     if problems or found:
         raise SettingsError([*problems, *found])

@@ -33,3 +33,5 @@ RECIPES: dict[str, dict[str, Any]] = {
         "mcmc_replay_buffer": True,
     },
 }
+
+RECIPE_FLAGS = frozenset(name for values in RECIPES.values() for name in values)

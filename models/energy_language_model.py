@@ -164,7 +164,8 @@ class EnergyLanguageModel(LanguageModel):
         return loss
 
     def cross_entropy(self, logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
-        return F.cross_entropy(logits_BSV.flatten(0, 1).float(), targets_BS.flatten(), ignore_index=self.pad_id)
+        exact = torch.promote_types(logits_BSV.dtype, torch.float32)  # at least: float64 stays as it is
+        return F.cross_entropy(logits_BSV.flatten(0, 1).to(exact), targets_BS.flatten(), ignore_index=self.pad_id)
 
     def contrast(self, tokens_BS: Tensor, targets_BS: Tensor, walk: Walk) -> Tensor:
         """How much the energy prefers the walk's end to the true token: softplus(E(true) - E(found)), averaged."""

@@ -30,8 +30,8 @@ class ReplayBuffer:
         chosen = torch.randperm(self.filled)[:count].to(self.tokens.device)
         kept = len(tokens) - count
         return (
-            torch.cat([tokens[:kept], self.tokens[chosen]]),
-            torch.cat([start[:kept], self.predictions[chosen].to(start.dtype)]),
+            torch.cat([tokens[:kept], self.tokens[chosen].to(tokens)]),  # a loaded buffer may be on another device
+            torch.cat([start[:kept], self.predictions[chosen].to(start)]),
         )
 
     def keep(self, tokens: Tensor, predictions: Tensor) -> None:

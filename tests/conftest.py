@@ -13,7 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = (
-    *("--no_wandb", "--model_size", "4xs", "--context_length", "32", "--batch_size_per_device", "4"),
+    *("--model_name", "baseline_transformer", "--no_wandb"),
+    *("--model_size", "4xs", "--context_length", "32", "--batch_size_per_device", "4"),
     *("--max_steps", "6", "--warm_up_steps", "2", "--limit_val_batches", "2", "--log_every_n_steps", "1"),
 )
 
@@ -73,6 +74,12 @@ class Door:
         end = "\nimport train_model\nif __name__ == '__main__':\n    sys.exit(train_model.main(sys.argv[1:]))\n"
         script.write_text(start + textwrap.dedent(fault) + end)
         return self(*flags, status=status, script=str(script))
+
+    def ebt(self, *flags: str) -> Door:
+        """The same door for the energy-based model, with these flags of its own."""
+        other = self.without("--model_name")
+        other.tiny += flags
+        return other
 
     @property
     def run_folder(self) -> Path:

@@ -16,17 +16,17 @@ from tests.config.problems import problems
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("flat.yaml", "max_steps: 70\nno_wandb: true\ntie_embeddings: False\nrun_name: 007\npeak_learning_rate: 1e-3\n"
-                      "float_precision: 32\nwandb_entity: ~\n"),
+        ("flat.yaml", "max_steps: 70\nno_wandb: true\nisolate_documents: False\nrun_name: 007\n"
+                      "peak_learning_rate: 1e-3\nfloat_precision: 32\nwandb_entity: ~\n"),
         ("nested.yml", "trainer: {max_steps: 70, float_precision: '32'}\nlogging:\n  no_wandb: true\n"
-                       "architecture:\n  tie_embeddings: false\nrun: {run_name: 007}\n"
+                       "architecture:\n  isolate_documents: false\nrun: {run_name: 007}\n"
                        "optimizer: {peak_learning_rate: .001, optimizer: adamw}\n"),
         ("mixed.txt", "run_name: '007'\ntrainer: {max_steps: 70}\noptimizer: adamw\npeak_learning_rate: 1.0e-3\n"
-                      "no_wandb: TRUE\ntie_embeddings: false\n"),
-        ("flat.json", '{"max_steps": 70, "no_wandb": true, "tie_embeddings": false, "run_name": "007",'
+                      "no_wandb: TRUE\nisolate_documents: false\n"),
+        ("flat.json", '{"max_steps": 70, "no_wandb": true, "isolate_documents": false, "run_name": "007",'
                       '\t"peak_learning_rate": 1e-3, "float_precision": 32, "wandb_entity": null}'),
         ("nested.json", '\ufeff{"trainer": {"max_steps": 70}, "logging": {"no_wandb": true},'
-                        '"run": {"run_name": "007"}, "architecture": {"tie_embeddings": false},'
+                        '"run": {"run_name": "007"}, "architecture": {"isolate_documents": false},'
                         '"optimizer": {"peak_learning_rate": 0.001}}'),
     ],
 )  # fmt: skip
@@ -34,7 +34,11 @@ def test_flat_and_nested_yaml_and_json_say_the_same(tmp_path: Path, name: str, t
     file = tmp_path / name
     file.write_text(text, encoding="utf-8")
     config = parse_command_line(["--config", str(file)])
-    assert (config.trainer.max_steps, config.logging.no_wandb, config.architecture.tie_embeddings) == (70, True, False)
+    assert (config.trainer.max_steps, config.logging.no_wandb, config.architecture.isolate_documents) == (
+        70,
+        True,
+        False,
+    )
     assert (config.run.run_name, config.optimizer.peak_learning_rate) == ("007", 0.001)
     assert config.trainer.float_precision == "32" and config.logging.wandb_entity is None
     assert config.sources["max_steps"] == config.sources["no_wandb"] == "file"

@@ -26,7 +26,11 @@ def test_no_flag_at_all_is_a_complete_run() -> None:
     config = parse_command_line([])
     assert (config.architecture.num_transformer_blocks, config.architecture.embedding_dim) == (4, 256)
     assert config.architecture.multiheaded_attention_heads == 4 and config.optimizer.peak_learning_rate == 0.0018
-    assert set(config.sources) == set(FLAGS) and set(config.sources.values()) == {"default", "size table"}
+    assert set(config.sources) == set(FLAGS) and set(config.sources.values()) == {
+        "default",
+        "size table",
+        "--recipe laptop",
+    }
     assert config.sources["peak_learning_rate"] == "size table" and config.sources["max_steps"] == "default"
 
 
@@ -74,10 +78,10 @@ def test_the_size_of_the_command_line_wins_over_the_files(tmp_path: Path) -> Non
         (["--weight_decay", "1e3"], "weight_decay", 1000.0),
         (["--override_embedding_dim", "64"], "embedding_dim", 64),
         (["--wandb_tags", "a", "-b", "c d"], "wandb_tags", ("a", "-b", "c d")),
-        (["--tie_embeddings"], "tie_embeddings", True),
-        (["--no-tie_embeddings"], "tie_embeddings", False),
-        (["--no_tie_embeddings"], "tie_embeddings", False),
-        (["--no-tie_embeddings", "--tie_embeddings"], "tie_embeddings", True),
+        (["--isolate_documents"], "isolate_documents", True),
+        (["--no-isolate_documents"], "isolate_documents", False),
+        (["--no_isolate_documents"], "isolate_documents", False),
+        (["--no-isolate_documents", "--isolate_documents"], "isolate_documents", True),
         (["--no_wandb"], "no_wandb", True),
         (["--float_precision", "16"], "float_precision", "16"),
     ],
@@ -121,7 +125,7 @@ def test_ways_to_give_a_flag(argv: list[str], name: str, value: object) -> None:
         (["--batch-size=3"], ["--batch-size is unknown: did you mean --batch_size_per_device?"]),
         (["--max_step", "3"], ["--max_step is unknown: did you mean --max_steps?"]),
         (["--RUN_NAME", "a"], ["--RUN_NAME is unknown: did you mean --run_name?"]),
-        (["--no-tie_embeding"], ["--no-tie_embeding is unknown: did you mean --no-tie_embeddings?"]),
+        (["--no-isolate_document"], ["--no-isolate_document is unknown: did you mean --no-isolate_documents?"]),
         (["--no-no_wandb"], ["--no-no_wandb is unknown: did you mean --no_wandb?"]),
         (["--qqq", "3"], ["--qqq is unknown: --help lists every flag."]),
         (["--q\nq"], ["'--q\\nq' is unknown: --help lists every flag."]),
@@ -130,8 +134,8 @@ def test_ways_to_give_a_flag(argv: list[str], name: str, value: object) -> None:
         (["--model_size", "big", "--embedding_dim", "7"], [
             "--model_size is 'big': choose 4xs, 3xs, 2xs, xxs, xs, small, medium, large or xl."]),
         (["--help", "dta"], [
-            "--help is 'dta': choose run, architecture, data, optimizer, trainer, checkpoint, logging, debugging or "
-            "testing, or leave it out."]),
+            "--help is 'dta': choose run, architecture, energy, data, optimizer, trainer, checkpoint, logging, "
+            "debugging or testing, or leave it out."]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_told(argv: list[str], lines: list[str]) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from config import RunConfig, SettingsError, parse_command_line
 from config.flags import FLAGS, Flag
+from config.recipes import RECIPES
 from config.record import describe, differences, from_dict, to_dict, to_yaml, values_of
 
 TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20) | st.sampled_from(
@@ -39,6 +40,8 @@ def values(flag: Flag) -> st.SearchStrategy[Any]:
     if flag.kind is tuple:
         return st.lists(TEXTS, max_size=3).map(tuple)
     low = flag.low if flag.low is not None else flag.above
+    if flag.name == "denoising_initial_condition":
+        return st.sampled_from(["random_noise", "zeros"])
     if flag.kind is int:
         drawn: st.SearchStrategy[Any] = st.integers(int(low or 0), 2**63 - 1)
     elif flag.kind is float:
@@ -47,6 +50,7 @@ def values(flag: Flag) -> st.SearchStrategy[Any]:
             drawn = drawn.map(lambda number: number if number <= 1 else float(round(number)))
     else:
         drawn = st.sampled_from(flag.choices) if flag.choices else TEXTS
+    drawn = drawn | st.sampled_from(flag.words) if flag.words else drawn
     return st.none() | drawn if flag.optional else drawn
 
 
@@ -59,7 +63,7 @@ def valid_settings(draw: st.DrawFn) -> dict[str, Any]:
         heads, pairs = draw(st.integers(1, 64)), draw(st.integers(1, 64))
         chosen |= {"multiheaded_attention_heads": heads, "embedding_dim": 2 * heads * pairs}
     if chosen.get("warm_up_steps") is not None:
-        end = chosen.get("max_scheduling_steps") or chosen.get("max_steps", 600)
+        end = chosen.get("max_scheduling_steps") or chosen.get("max_steps", 400)
         chosen["warm_up_steps"] = min(chosen["warm_up_steps"], end)
     for name in draw(st.permutations(["debug_dataloader", "find_lr", "find_batch_size", "only_test"]))[1:]:
         chosen.pop(name, None)
@@ -73,10 +77,37 @@ def valid_settings(draw: st.DrawFn) -> dict[str, Any]:
         chosen.pop("val_check_interval", None)
     if not chosen.get("num_workers"):
         chosen.pop("prefetch_factor", None)
-    for name in list(chosen):
-        for other, needed in FLAGS[name].needs.items():
-            if chosen.get(other, FLAGS[other].default) not in needed:
-                chosen.pop(name, None)
+    if chosen.get("model_name") == "baseline_transformer":
+        return {name: value for name, value in chosen.items() if needs_are_met(name, chosen)}
+    chosen = with_sound_energy(chosen)
+    while idle := [name for name in chosen if not needs_are_met(name, chosen)]:
+        chosen.pop(idle[0])
+    return chosen
+
+
+def settled(name: str, chosen: dict[str, Any]) -> Any:
+    """The value of a flag in a run where these are chosen."""
+    return chosen.get(name, RECIPES[chosen.get("recipe", "laptop")].get(name, FLAGS[name].default))
+
+
+def needs_are_met(name: str, chosen: dict[str, Any]) -> bool:
+    return all(settled(other, chosen) in needed for other, needed in FLAGS[name].needs.items())
+
+
+def with_sound_energy(chosen: dict[str, Any]) -> dict[str, Any]:
+    """The settings of an energy-based model without the energy flags that clash."""
+    chosen = dict(chosen)
+    if settled("update_from", chosen) == "probabilities":
+        chosen.pop("normalize_initial_condition", None)
+    if settled("langevin_dynamics_noise", chosen) == 0:
+        chosen.pop("langevin_dynamics_noise_learnable", None)
+        chosen.pop("no_langevin_during_eval", None)
+    steps, extra = settled("mcmc_num_steps", chosen), settled("randomize_mcmc_num_steps", chosen)
+    if extra == 0 or (chosen.get("randomize_mcmc_num_steps_min") or 0) > steps + extra:
+        chosen.pop("randomize_mcmc_num_steps_min", None)
+    if settled("mcmc_replay_buffer", chosen):
+        chosen["batch_size_per_device"] = 8
+        chosen["mcmc_replay_buffer_size"] = max(8, settled("mcmc_replay_buffer_size", chosen))
     return chosen
 
 
@@ -103,10 +134,8 @@ def test_a_command_line_and_a_record_say_the_same(chosen: dict[str, Any]) -> Non
     if chosen.get("is_random_seed"):
         chosen.pop("seed", None)
     given_ = {name: value for name, value in chosen.items() if value is not None and value != ()}
-    for name in {"no_wandb", "no_shuffle", "no_randomness_dataloader"} - {
-        key for key, value in given_.items() if value
-    }:
-        given_.pop(name, None)  # only a file can turn these off
+    for name in [name for name, value in given_.items() if name.startswith("no_") and not value]:
+        given_.pop(name)  # only a file can turn these off
     argv: list[str] = []
     for name, value in given_.items():
         if FLAGS[name].kind is bool:
@@ -131,7 +160,8 @@ def test_a_record_is_plain_and_nested_by_concern() -> None:
     tree = to_dict(parse_command_line(["--wandb_tags", "a", "b"]))
     assert [line[:-1] for line in to_yaml(parse_command_line([])).splitlines() if line[0] != " "] == list(tree)
     assert list(tree) == [
-        "run", "architecture", "data", "optimizer", "trainer", "checkpoint", "logging", "debugging", "testing",
+        "run", "architecture", "energy", "data", "optimizer", "trainer", "checkpoint", "logging", "debugging",
+        "testing",
     ]  # fmt: skip
     assert tree["logging"]["wandb_tags"] == ["a", "b"] and tree["architecture"]["embedding_dim"] == 256
     assert tree["optimizer"]["min_lr_scale"] == 10.0 and isinstance(tree["optimizer"]["min_lr_scale"], float)
@@ -149,7 +179,7 @@ def test_a_record_keeps_the_file_it_was_made_from(tmp_path: Path) -> None:
 
 def test_a_record_of_an_older_version_gets_defaults_for_what_it_lacks() -> None:
     config = from_dict({"trainer": {"seed": 3}})
-    assert config.trainer.max_steps == 600 and config.architecture.embedding_dim == 256
+    assert config.trainer.max_steps == 400 and config.architecture.embedding_dim == 256
     assert config.sources["seed"] == "file" and config.sources["max_steps"] == "default"
 
 
@@ -186,17 +216,17 @@ def test_the_table_shows_value_source_and_what_was_changed(tmp_path: Path) -> No
         "--model_size",
         "4xs",
         "--max_steps",
-        "600",
+        "400",
         "--wandb_tags",
         "a",
         "b",
         "--debug_mode",
     ]
     lines = describe(parse_command_line(argv)).splitlines()
-    found = [re.fullmatch(r"([* ]) --(\w+) +(.*?)  +([a-z_ -]+)", line) for line in lines]
+    found = [re.fullmatch(r"([* ]) --(\w+) +(.*?)  +([a-z0-9_ -]+)", line) for line in lines]
     rows = {row[2]: row.groups() for row in found if row}
     assert rows.keys() == FLAGS.keys()
-    assert rows["max_steps"] == (" ", "max_steps", "600", "command line")
+    assert rows["max_steps"] == (" ", "max_steps", "400", "command line")
     assert rows["num_workers"] == ("*", "num_workers", "2", "file")
     assert rows["limit_val_batches"] == ("*", "limit_val_batches", "5", "--debug_mode")
     assert rows["debug_mode"] == ("*", "debug_mode", "true", "command line")

@@ -15,7 +15,7 @@ from models import build_model
 from training.optimizers import build_optimizer, optimizer_and_schedule, parameter_groups
 from training.schedules import schedule
 
-CONFIG = parse_command_line(["--model_size", "4xs"])
+CONFIG = parse_command_line(["--model_name", "baseline_transformer", "--model_size", "4xs"])
 SETTINGS = CONFIG.optimizer
 SCHEDULES = ("cosine", "linear", "constant", "one_cycle")
 

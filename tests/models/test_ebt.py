@@ -1,0 +1,436 @@
+"""The language EBT against its slow version, its derivatives against numbers, and what must not leak into what."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections import deque
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from torch import Tensor, nn
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from config import parse_command_line
+from models import build_model
+from models.descent import Step
+from models.energy_language_model import EnergyLanguageModel
+from models.energy_transformer import EnergyBlock, EnergyShape
+from models.layers.attention import SelfAttention
+from models.layers.documents import document_mask
+from models.layers.rope import rotations
+from models.replay import ReplayBuffer
+from tests.reference.ebt import contrast_of_batch, loss_of_batch, walk_of_row
+
+V, S, D, H, PAD, SEPARATOR = 9, 5, 8, 2, 7, 8
+CONDITIONINGS = ("default", "time_embed", "adaln", "adaln_zero")
+SIZE = f"--num_transformer_blocks 2 --embedding_dim {D} --multiheaded_attention_heads {H} --context_length {S}"
+# Nothing is left to chance:
+STILL = "--denoising_initial_condition zeros --randomize_mcmc_step_size_scale 1 --randomize_mcmc_num_steps 0"
+ROWS = torch.tensor([[8, 1, 2, 8, 3, 0], [4, 5, 8, 6, 7, 7]])  # two documents each, the second row padded
+
+
+def fresh(flags: str = "") -> EnergyLanguageModel:
+    """The model as training would begin it."""
+    torch.manual_seed(0)
+    model = build_model(parse_command_line(f"--no_wandb {SIZE} {flags}".split()), V, SEPARATOR, PAD)
+    assert isinstance(model, EnergyLanguageModel)
+    return model
+
+
+def model_of(flags: str = "") -> EnergyLanguageModel:
+    """In float64 and with every weight at work, also those that begin at 0 or 1."""
+    model = fresh(f"--mcmc_step_size 2.0 {flags}").double()
+    model.network.rotations = rotations(S + 2, D // H)
+    for parameter in model.network.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model
+
+
+def learned(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, learned(model), retain_graph=True, materialize_grads=True))
+
+
+def train(model: EnergyLanguageModel, rows: Tensor = ROWS, seed: int = 3) -> Tensor:
+    torch.manual_seed(seed)
+    return model.training_step({"input_ids": rows}, 0)
+
+
+def compare_with_the_slow_version(model: EnergyLanguageModel, truncations: tuple[bool, ...]) -> None:
+    """Energies and predictions of every step, the loss of all or the last, and the gradient of every parameter."""
+    torch.manual_seed(3)
+    rows, start = ROWS, model.start(ROWS[:, :-1])
+    if model.replay is not None:
+        rows, start = model.replay.mix(rows, start)
+    steps = model.training_steps(len(rows), S)
+    before_noise = torch.get_rng_state()
+    noises = [step.noise * torch.randn_like(start) if model.thinking.langevin_noise else start * 0 for step in steps]
+    torch.set_rng_state(before_noise)
+    fast = model.walk(rows[:, :-1], start, steps, differentiable=True)
+    landscapes, predictions = [step.landscape for step in steps], []
+    for r, row in enumerate(rows.tolist()):
+        sizes = [step.size[r] if step.size.dim() else step.size for step in steps]
+        found, energies = walk_of_row(model, row[:-1], start[r], landscapes, sizes, [noise[r] for noise in noises])
+        for t in range(len(steps)):
+            torch.testing.assert_close(fast.energies[t][r], energies[t].detach(), atol=1e-9, rtol=0)
+            torch.testing.assert_close(fast.predictions[t][r], found[t], atol=1e-9, rtol=0)
+        predictions.append(found)
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    buffer = model.replay
+    for truncate in truncations:
+        model.thinking = replace(model.thinking, last_step_only=truncate)
+        model.replay = copy.deepcopy(buffer)
+        loss, slow_loss = train(model), loss_of_batch(model, rows, predictions)
+        if model.thinking.contrastive_coefficient:
+            slow_loss = 0.5 * slow_loss + 0.3 * contrast_of_batch(model, rows, predictions)
+        torch.testing.assert_close(loss, slow_loss, atol=1e-9, rtol=0)
+        for name, a, b in zip(names, gradients(model, loss), gradients(model, slow_loss), strict=True):
+            assert torch.allclose(a, b, atol=1e-9, rtol=1e-9), f"{name} differs by {(a - b).abs().max()}"
+
+
+@pytest.mark.parametrize("replay", ["", "--mcmc_replay_buffer"])
+@pytest.mark.parametrize("detach", ["", "--no_mcmc_detach"])
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+def test_equals_the_slow_version_with_gradients(conditioning: str, detach: str, replay: str) -> None:
+    plain = "--recipe s1 --randomize_mcmc_step_size_scale 2 --update_from logits"  # unlike laptop, s1 detaches
+    model = model_of(f"{plain} --ebt_type {conditioning} {detach} {replay} --truncate_mcmc")
+    assert model.thinking.rule.detach == (not detach) and model.thinking.last_step_only
+    if replay:
+        old = torch.tensor([[1, 2, 8, 3, 3, 4], [8, 6, 5, 4, 8, 7]])
+        train(model, old, seed=1)
+        assert model.replay is not None and model.replay.filled == 2
+        mixed, start = model.replay.mix(ROWS, torch.zeros(2, S, V).double())
+        assert torch.equal(mixed[0], ROWS[0]) and mixed[1].tolist() in old.tolist() and start[1].any()
+    compare_with_the_slow_version(model, (False, True))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--update_from probabilities",
+        "--update_from probabilities --recipe s1 --ebt_type adaln --mcmc_num_steps 3",
+        "--no-normalize_initial_condition --ebt_type time_embed",
+        "--vocab_to_embed_uses_prob_dist --ebt_type adaln_zero",
+        "--vocab_to_embed_uses_prob_dist --recipe s1 --no-normalize_initial_condition --update_from logits",
+        "--no-isolate_documents --ebt_type time_embed",
+        "--no-isolate_documents",
+        f"{STILL} --mcmc_num_steps 1",
+        "--ebt_type time_embed --randomize_mcmc_num_steps 3 --randomize_mcmc_num_steps_min 4",
+        "--ebt_type adaln --randomize_mcmc_num_steps 2 --randomize_mcmc_num_steps_final_landscape",
+        "--langevin_dynamics_noise 0.7 --langevin_dynamics_noise_learnable",
+        "--recipe s2 --langevin_dynamics_noise 0.5 --ebt_type time_embed",
+        "--contrastive_loss --contrastive_loss_coeff 0.3 --reconstruction_coeff 0.5 --ebt_type time_embed",
+        "--ebt_norm layer --ebt_act_func gelu",
+        "--ebt_norm dyt --ebt_act_func elu --ebt_type adaln",
+        "--ebt_norm none --ebt_act_func relu",
+    ],
+)
+def test_equals_the_slow_version_with_other_flags(flags: str) -> None:
+    model = model_of(flags)
+    compare_with_the_slow_version(model, (model.thinking.last_step_only,))
+
+
+class Predict(nn.Module):
+    """A part's `predict` as a function of its weights too."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.part.predict(*inputs)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("kind", ["attention", "default", "adaln"])
+def test_first_and_second_derivatives_of_the_prediction_stream(kind: str) -> None:
+    torch.manual_seed(0)
+    shape = EnergyShape(V, 3, 1, 4, 2, 3, conditioning=kind, landscapes=2)
+    part = Predict(SelfAttention(4, 2) if kind == "attention" else EnergyBlock(shape)).double()
+    names, weights = zip(*part.named_parameters(), strict=True)
+    mask = document_mask(torch.tensor([[1, 8, 2]]), 8)
+    bias = torch.zeros(mask.shape).double().masked_fill(~mask, float("-inf"))
+    angles = rotations(4, 2)[1:]
+    x, condition = torch.randn(1, 3, 4).double(), torch.randn(4).double()
+    keys, values = torch.randn(2, 1, 2, 3, 2).double().unbind(0)
+
+    def predict(x: Tensor, condition: Tensor, keys: Tensor, values: Tensor, *weights: Tensor) -> Tensor:
+        inputs = (x, angles) if kind == "attention" else (x, condition, angles)
+        return functional_call(part, dict(zip(names, weights, strict=True)), (*inputs, keys, values, bias))
+
+    inputs = [x, condition, keys, values, *(torch.randn_like(weight) * 0.5 for weight in weights)]
+    for tensor in inputs[:1] + inputs[2:] if kind != "adaln" else inputs:
+        tensor.requires_grad_()
+    assert gradcheck(predict, inputs)
+    assert gradgradcheck(predict, inputs)
+
+
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+def test_the_gradient_of_training_is_the_slope_of_its_loss(conditioning: str) -> None:
+    model = model_of(f"--ebt_type {conditioning} --langevin_dynamics_noise 0.3 --langevin_dynamics_noise_learnable")
+    parameters = learned(model)
+    for parameter, gradient in zip(parameters, gradients(model, train(model)), strict=True):
+        direction = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(5)).double()
+        losses = []
+        for way in (1e-6, -2e-6, 1e-6):  # up, down and back to where it was
+            parameter.data.add_(way * direction)
+            losses.append(train(model).detach())
+        slope = (losses[0] - losses[1]) / 2e-6
+        torch.testing.assert_close((gradient * direction).sum(), slope, atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+def test_a_row_does_not_depend_on_the_others(conditioning: str) -> None:
+    model = model_of(f"--ebt_type {conditioning} {STILL}")
+    whole = model(ROWS[:, :-1])
+    other = torch.stack([ROWS[0], ROWS[0].flip(0)])
+    assert torch.equal(model(other[:, :-1])[0], whole[0])
+    for r in range(2):
+        torch.testing.assert_close(model(ROWS[r : r + 1, :-1])[0], whole[r], atol=1e-12, rtol=0)
+    counts = (ROWS[:, 1:] != PAD).sum(1) / (ROWS[:, 1:] != PAD).sum()
+    alone = [gradients(model, counts[r] * train(model, ROWS[r : r + 1])) for r in range(2)]
+    for together, first, second in zip(gradients(model, train(model)), *alone, strict=True):
+        torch.testing.assert_close(together, first + second, atol=1e-12, rtol=1e-10)
+
+
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+def test_nothing_leaks(conditioning: str) -> None:
+    network = model_of(f"--ebt_type {conditioning}").network
+    tokens, z = torch.tensor([[8, 1, 8, 2, 3]]), torch.randn(1, S, D).double()
+
+    def energies(tokens: Tensor, z: Tensor) -> Tensor:
+        return network.energy(z, network.context(tokens, 1 if network.tells_landscapes else 0))[0]
+
+    before = energies(tokens, z)
+    for i, j in product(range(S), range(S)):
+        other_z, other_tokens = z.clone(), tokens.clone()
+        other_z[0, j] += 1
+        assert torch.equal(energies(tokens, other_z)[i], before[i]) == (i != j), "a prediction sees itself only"
+        other_tokens[0, j] = 5 if j != 2 else 8  # the separator stays, or the documents would be one
+        seen = j <= i and (i < 2) == (j < 2) and j != 2
+        assert torch.equal(energies(other_tokens, z)[i], before[i]) == (not seen), f"{i} and token {j}"
+
+
+@pytest.mark.parametrize("start", ["zeros", "random_noise"])
+def test_evaluation_does_not_see_later_tokens_or_other_documents(start: str) -> None:
+    model, tokens = model_of(f"--denoising_initial_condition {start} --ebt_type time_embed"), ROWS[:1, :-1]
+    before, other = model(tokens), tokens.clone()
+    other[0, 4] = 6
+    assert torch.equal(model(other)[0, :4], before[0, :4])
+    assert not torch.equal(model(other)[0, 4], before[0, 4])
+    other = tokens.clone()
+    other[0, 1] = 6
+    assert torch.equal(model(other)[0, 3:], before[0, 3:])
+
+
+def test_padding_gives_no_loss_and_no_gradient() -> None:
+    model = model_of(f"{STILL} --contrastive_loss")
+    padded = torch.cat([ROWS, torch.full((1, S + 1), PAD)])
+    for a, b in zip(gradients(model, train(model)), gradients(model, train(model, padded)), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
+    start = torch.zeros(2, S, V).double().requires_grad_()
+    walk = model.walk(ROWS[:, :-1], start, [Step(0, model.step_size)] * 2, differentiable=True)
+    (slope,) = torch.autograd.grad(model.cross_entropy(walk.predictions[-1], ROWS[:, 1:]), start)
+    assert torch.equal(slope.abs().sum(-1) > 0, ROWS[:, 1:] != PAD)
+
+
+def test_adaln_zero_begins_as_the_unconditioned_model() -> None:
+    plain, zero = fresh(f"{STILL} --mcmc_step_size 2.0"), fresh(f"{STILL} --mcmc_step_size 2.0 --ebt_type adaln_zero")
+    missing, unexpected = zero.load_state_dict(plain.state_dict(), strict=False)
+    assert not unexpected and all("modulation" in name or "landscape" in name for name in missing)
+    assert torch.equal(plain(ROWS[:, :-1]), zero(ROWS[:, :-1]))
+    assert torch.equal(train(plain), train(zero))
+    slopes = dict(zip([name for name, _ in zero.named_parameters()], gradients(zero, train(zero)), strict=False))
+    assert slopes["network.blocks.0.modulation.weight"].any(), "it can leave its beginning"
+
+
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+def test_precisions_agree(conditioning: str) -> None:
+    """float32 to 1e-5 in the loss and 1e-4 in the gradient, bfloat16 autocast to 1% and 10%."""
+    single = fresh(f"--ebt_type {conditioning} {STILL}")
+    single.calibrate({"input_ids": ROWS})
+    double = copy.deepcopy(single).double()
+    double.network.rotations = rotations(S + 2, D // H)
+
+    def measure(model: EnergyLanguageModel) -> tuple[float, Tensor]:
+        loss = train(model)
+        return loss.item(), torch.cat([gradient.flatten().double() for gradient in gradients(model, loss)])
+
+    exact_loss, exact = measure(double)
+    loss, slope = measure(single)
+    assert loss == pytest.approx(exact_loss, rel=1e-5)
+    assert (slope - exact).norm() < 1e-4 * exact.norm()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half_loss, half_slope = measure(single)
+    assert half_loss != loss
+    assert half_loss == pytest.approx(loss, rel=0.01)
+    assert (half_slope - slope).norm() < 0.1 * slope.norm()
+
+
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+def test_evaluation_keeps_no_graph(conditioning: str) -> None:
+    model = model_of(f"--ebt_type {conditioning} --langevin_dynamics_noise 0.3 --langevin_dynamics_noise_learnable")
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            start = model.start(ROWS[:, :-1], fixed=True)
+            walk = model.walk(ROWS[:, :-1], start, model.evaluation_steps(), differentiable=False)
+            for tensor in (model(ROWS[:, :-1]), *walk.predictions, *walk.energies, *walk.gradient_norms):
+                assert tensor.grad_fn is None and not tensor.requires_grad
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_evaluation_reports_the_loss_of_every_step() -> None:
+    model = model_of()
+    for rows in (ROWS[:1], ROWS[1:]):
+        model.validation_step({"input_ids": rows}, 0)
+    model.on_validation_epoch_end()
+    start = model.start(ROWS[:, :-1], fixed=True)
+    walk = model.walk(ROWS[:, :-1], start, model.evaluation_steps(), differentiable=False)
+    for t, y in enumerate(walk.predictions):
+        expected = F.cross_entropy(y.flatten(0, 1), ROWS[:, 1:].flatten(), ignore_index=PAD).item()
+        assert model.results[f"loss_step_{t + 1}"] == pytest.approx(expected, rel=1e-6)
+    assert model.results["loss"] == pytest.approx(model.results["loss_step_2"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "",
+        "--update_from probabilities --ebt_type time_embed",
+        "--denoising_initial_condition zeros --ebt_type adaln",
+    ],
+)
+def test_the_calibrated_first_step_has_a_deviation_of_one(flags: str) -> None:
+    model = fresh(flags).double()
+    before = torch.get_rng_state()
+    size = model.calibrate({"input_ids": ROWS})
+    assert torch.equal(torch.get_rng_state(), before)
+    assert size == model.step_size.item() and model.learning_rate_multipliers() == {"step_size": size}
+    start = model.start(ROWS[:, :-1], fixed=True)
+    steps = [Step(0, factor * model.step_size.detach()) for factor in (1, 0)]
+    moved, stayed = (model.walk(ROWS[:, :-1], start, [step], differentiable=False).predictions[0] for step in steps)
+    assert (moved - stayed).std().item() == pytest.approx(1, abs=1e-9)
+
+
+def test_a_given_step_size_is_not_calibrated() -> None:
+    model = fresh("--mcmc_step_size 2.5")
+    assert model.calibrate({"input_ids": ROWS}) is None and model.step_size.item() == 2.5
+
+
+def test_step_sizes_are_drawn_around_the_learned_one() -> None:
+    model = model_of("--randomize_mcmc_step_size_scale 3")
+    steps = model.training_steps(200, S)
+    sizes = torch.stack([step.size for step in steps])
+    assert sizes.shape == (len(steps), 200, S, 1) and len(sizes.unique()) == sizes.numel()
+    assert 2 / 3 <= sizes.min() < 0.7 and 5.9 < sizes.max() <= 6
+    assert all(step.size == 2 for step in model.evaluation_steps())
+
+
+@pytest.mark.parametrize(
+    ("flags", "counts"),
+    [
+        ("--randomize_mcmc_num_steps 0", {3}),
+        ("--randomize_mcmc_num_steps 2", {3, 4, 5}),
+        ("--randomize_mcmc_num_steps 2 --randomize_mcmc_num_steps_min 2", {2, 3, 4, 5}),
+    ],
+)
+def test_the_number_of_steps_is_drawn_from_its_range(flags: str, counts: set[int]) -> None:
+    model = model_of(f"--mcmc_num_steps 3 {flags}")
+    assert {len(model.training_steps(1, 1)) for _ in range(100)} == counts
+    assert len(model.evaluation_steps()) == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "count", "expected"),
+    [
+        ("", 5, [0, 0, 0, 0, 0]),
+        ("--ebt_type adaln", 3, [0, 1, 2]),
+        ("--ebt_type adaln", 6, [0, 0, 1, 1, 2, 2]),
+        ("--ebt_type time_embed", 5, [0, 0, 1, 1, 2]),
+        ("--ebt_type time_embed", 2, [0, 1]),
+        ("--ebt_type time_embed --randomize_mcmc_num_steps_final_landscape", 5, [0, 1, 2, 2, 2]),
+    ],
+)
+def test_each_step_has_its_landscape(flags: str, count: int, expected: list[int]) -> None:
+    model = model_of(f"--mcmc_num_steps 3 {flags}")
+    assert [model.landscape_of(step, count) for step in range(count)] == expected
+    for steps in (model.training_steps(1, 1), model.evaluation_steps()):
+        assert [step.landscape for step in steps] == [model.landscape_of(t, len(steps)) for t in range(len(steps))]
+
+
+class Replaying(RuleBasedStateMachine):
+    """A buffer of 4 rows against a queue of 4 numbers; row n holds n, and so does its prediction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer, self.expected, self.number = ReplayBuffer(4, 0.5), deque[int](maxlen=4), 0
+
+    def rows(self, count: int) -> tuple[Tensor, Tensor]:
+        numbers = torch.arange(self.number, self.number + count)
+        self.number += count
+        return numbers[:, None].expand(count, 3).clone(), numbers[:, None, None].expand(count, 2, 5).double()
+
+    @rule(count=st.integers(1, 6))
+    def keep(self, count: int) -> None:
+        tokens, predictions = self.rows(count)
+        self.buffer.keep(tokens, predictions)
+        self.expected.extend(tokens[:, 0].tolist())
+
+    @rule(count=st.integers(1, 12), seed=st.integers(0, 99))
+    def mix(self, count: int, seed: int) -> None:
+        torch.manual_seed(seed)
+        tokens, start = self.rows(count)
+        mixed, mixed_start = self.buffer.mix(tokens, start)
+        old = min(count // 2, len(self.expected))
+        assert torch.equal(mixed[: count - old], tokens[: count - old])
+        assert torch.equal(mixed[:, 0].double(), mixed_start[:, 0, 0]), "a row has its own prediction"
+        drawn = set(mixed[count - old :, 0].tolist())
+        assert len(drawn) == old and drawn <= set(self.expected)
+
+    @rule()
+    def resume(self) -> None:
+        file = io.BytesIO()
+        torch.save(self.buffer.state(), file)
+        file.seek(0)
+        self.buffer = ReplayBuffer(4, 0.5)
+        self.buffer.load(torch.load(file, weights_only=True))
+
+    @invariant()
+    def holds_the_newest_rows(self) -> None:
+        assert self.buffer.filled == len(self.expected)
+        if self.buffer.tokens is not None and self.buffer.predictions is not None:
+            assert len(self.buffer.tokens) == len(self.buffer.predictions) == 4
+            assert sorted(self.buffer.tokens[: self.buffer.filled, 0].tolist()) == sorted(self.expected)
+
+
+TestReplaying = Replaying.TestCase
+TestReplaying.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)
+
+
+def test_the_replay_buffer_is_part_of_the_checkpoint() -> None:
+    flags = "--mcmc_replay_buffer"
+    first, second = model_of(flags), model_of(flags)
+    checkpoint: dict[str, Any] = {}
+    train(first)
+    first.on_save_checkpoint(checkpoint)
+    second.on_load_checkpoint(checkpoint)
+    assert torch.equal(train(first, seed=9), train(second, seed=9))
+    assert not torch.equal(train(model_of(flags), seed=9), train(second, seed=9))
+
+
+def test_old_rows_come_to_the_device_of_the_batch() -> None:
+    buffer = ReplayBuffer(4, 0.5)
+    buffer.keep(ROWS, torch.zeros(2, S, V))
+    mixed, start = buffer.mix(ROWS.to("meta"), torch.zeros(2, S, V, device="meta"))
+    assert mixed.is_meta and start.is_meta

@@ -1,0 +1,90 @@
+"""The energy-based model through the door: it learns, thinks, resumes and spreads over processes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from runs.files import read_rows
+from tests.conftest import Door
+
+
+def rows_of(door: Door, name: str) -> list[dict[str, float]]:
+    return [row for row in read_rows(door.run_folder / "metrics.jsonl") if name in row]
+
+
+@pytest.mark.parametrize("kind", ["default", "time_embed", "adaln", "adaln_zero"])
+def test_every_conditioning_learns(door: Door, kind: str) -> None:
+    door.ebt("--ebt_type", kind)("--max_steps", "25", "--peak_learning_rate", "0.003")
+    rows = rows_of(door, "train_loss")
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"] - 0.5
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--recipe", "s1"),
+        ("--recipe", "s2"),
+        ("--contrastive_loss",),
+        ("--truncate_mcmc", "--vocab_to_embed_uses_prob_dist"),
+        ("--denoising_initial_condition", "zeros", "--update_from", "probabilities"),
+        ("--langevin_dynamics_noise", "0.1", "--langevin_dynamics_noise_learnable"),
+        ("--ebt_norm", "layer", "--ebt_act_func", "gelu", "--no-mcmc_step_size_learnable"),
+        ("--ebt_norm", "dyt", "--ebt_act_func", "elu", "--no-normalize_initial_condition"),
+        ("--float_precision", "bf16"),
+    ],
+)
+def test_every_energy_flag_trains_to_finite_losses(door: Door, flags: tuple[str, ...]) -> None:
+    door.ebt(*flags)("--max_steps", "8")
+    rows = rows_of(door, "train_loss")
+    assert len(rows) == 8 and all(math.isfinite(row["train_loss"]) for row in rows)
+    assert all(row["nonfinite_steps"] == 0 for row in rows)
+
+
+def test_the_walk_is_written_down(door: Door) -> None:
+    output = door.ebt()()
+    assert "--mcmc_step_size auto: 0." in output
+    row = rows_of(door, "train_loss")[-1]
+    names = {"steps", "energy_first", "energy_last", "energy_gap", "energy_gradient_norm", "step_size", "thinking_gain"}
+    assert names <= row.keys() and "train_loss_step_2" in row
+    assert {"learning_rate/decay", "learning_rate/no_decay"} < {name for name in row if name.startswith("learning_rate")}
+    valid = rows_of(door, "valid_loss")[-1]
+    assert valid["valid_loss_step_2"] == pytest.approx(valid["valid_loss"], rel=1e-6)
+    assert valid["valid_thinking_gain"] == pytest.approx(valid["valid_loss_step_1"] - valid["valid_loss_step_2"])
+
+
+def test_the_found_step_size_survives_a_resume(door: Door) -> None:
+    ebt = door.ebt("--no-mcmc_step_size_learnable")
+    ebt("--max_steps", "3")
+    assert "--mcmc_step_size auto" not in ebt("--max_steps", "6", "--resume_training_ckpt", "last")
+    assert len({row["step_size"] for row in rows_of(door, "step_size")}) == 1
+
+
+def test_two_processes_give_the_gradient_of_the_doubled_batch(corpus: Path, tmp_path: Path) -> None:
+    # Zeros and a fixed walk: two processes draw other noise than one, and only the gradient is compared here.
+    fixed = ("--denoising_initial_condition", "zeros", "--randomize_mcmc_step_size_scale", "1")
+    fixed += ("--randomize_mcmc_num_steps", "0")
+    one, two = (Door(corpus, tmp_path / name).ebt(*fixed) for name in ("one", "two"))
+    one("--batch_size_per_device", "4")
+    two("--batch_size_per_device", "2", "--cpu_processes", "2")
+    for a, b in zip(rows_of(one, "train_loss"), rows_of(two, "train_loss"), strict=True):
+        for name in ("train_loss", "gradient_norm", "step_size"):
+            assert a[name] == pytest.approx(b[name], rel=1e-3), (name, a["step"])
+
+
+def test_a_checkpoint_of_another_kind_of_energy(door: Door) -> None:
+    door.ebt("--ebt_type", "adaln")()
+    checkpoint = str(door.run_folder / "checkpoints" / "last.ckpt")
+    flags = ("--execution_mode", "finetune", "--finetuning_model_ckpt", checkpoint, "--ebt_type", "default")
+    output = door.ebt()(*flags, status=2)
+    assert "--finetuning_model_ckpt: its weights do not fit this model" in output
+
+
+def test_a_checkpoint_with_another_vocabulary(door: Door) -> None:
+    door.ebt()()
+    checkpoint = str(door.run_folder / "checkpoints" / "last.ckpt")
+    flags = ("--execution_mode", "finetune", "--finetuning_model_ckpt", checkpoint, "--tokenizer", "bpe:300")
+    output = door.ebt()(*flags, status=2)
+    assert "use the same --tokenizer, --model_size and architecture flags." in output
