@@ -19,7 +19,10 @@ ROUNDS = 5
 def run() -> list[dict[str, Any]]:
     """Rows of name, value, unit and note for the default model and for xs, both at context 256."""
     torch.set_flush_denormal(True)
-    return [*utilisation("default model", [], 16), *utilisation("xs", ["--model_name", "baseline_transformer", "--model_size", "xs"], 16)]
+    return [
+        *utilisation("default model", [], 16),
+        *utilisation("xs", ["--model_name", "baseline_transformer", "--model_size", "xs"], 16),
+    ]
 
 
 def utilisation(name: str, flags: list[str], batch_size: int) -> list[dict[str, Any]]:

@@ -67,7 +67,10 @@ class Run:
         "pretrain", "from scratch, or from the weights of a checkpoint", choices=("pretrain", "finetune")
     )
     recipe: str = flag(
-        "laptop", "a tried set of energy flags: ours, or the paper's System 1 and 2", choices=("laptop", "s1", "s2"), needs=EBT
+        "laptop",
+        "a tried set of energy flags: ours, or the paper's System 1 and 2",
+        choices=("laptop", "s1", "s2"),
+        needs=EBT,
     )
     config: str | None = flag(None, "YAML or JSON file of settings; the command line wins", metavar="FILE")
 
@@ -83,9 +86,7 @@ class Architecture:
     ffn_dim_multiplier: float = flag(1.0, "feed-forward width as a multiple of D", above=0)
     weight_initialization_method: str = flag("xavier", "how linear layers start", choices=("xavier", "he"))
     weight_initialization_gain: float = flag(1.0, "factor on the initial weights", above=0)
-    tie_embeddings: bool = flag(
-        True, "share the weights of the token embedding and the output head", needs=BASELINE
-    )
+    tie_embeddings: bool = flag(True, "share the weights of the token embedding and the output head", needs=BASELINE)
     isolate_documents: bool = flag(True, "tokens attend only within their own document of a packed row")
     gradient_checkpointing: bool = flag(
         False, "recompute activations in the backward pass: less memory, more time", needs=BASELINE
@@ -108,7 +109,10 @@ class Energy:
     )
     mcmc_step_size_learnable: bool = flag(True, "learn the step size", needs=EBT)
     mcmc_step_size_lr_multiplier: float | None = flag(
-        None, "its learning rate as a multiple; default: the step size", above=0, needs={**EBT, "mcmc_step_size_learnable": (True,)}
+        None,
+        "its learning rate as a multiple; default: the step size",
+        above=0,
+        needs={**EBT, "mcmc_step_size_learnable": (True,)},
     )
     randomize_mcmc_step_size_scale: float = flag(
         2.0, "in training, draw each step from [size / this, size * this]; 1 is off", low=1, needs=EBT
@@ -118,7 +122,9 @@ class Energy:
         None, "fewest steps drawn; default: mcmc_num_steps", low=1, needs=EBT
     )
     randomize_mcmc_num_steps_final_landscape: bool = flag(
-        False, "take the extra steps at the last step index", needs={**EBT, "ebt_type": ("time_embed", "adaln", "adaln_zero")}
+        False,
+        "take the extra steps at the last step index",
+        needs={**EBT, "ebt_type": ("time_embed", "adaln", "adaln_zero")},
     )
     denoising_initial_condition: str = flag(
         "random_noise", "where a walk begins", choices=("random_noise", "zeros", "most_recent_embedding"), needs=EBT

@@ -1,11 +1,11 @@
 """How an energy-based model predicts: start somewhere and walk down the energy.
 
-    y <- start
-    for each step:
-        y <- y + noise                          Langevin dynamics, optional
-        p <- softmax(y)                         a distribution over the vocabulary
-        E <- energy(p)                          one number per position
-        y <- y - step_size * dE/dp              or p - step_size * dE/dp, as the published code has it
+y <- start
+for each step:
+    y <- y + noise                          Langevin dynamics, optional
+    p <- softmax(y)                         a distribution over the vocabulary
+    E <- energy(p)                          one number per position
+    y <- y - step_size * dE/dp              or p - step_size * dE/dp, as the published code has it
 """
 
 from __future__ import annotations

@@ -66,7 +66,9 @@ class EnergyBlock(nn.Module):
         self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         shift, scale, gate, shift2, scale2, gate2 = self.modulations(condition)
-        mixed_BSD, keys, values = self.attention.observe(modulate(self.attention_norm(x_BSD), shift, scale), angles, mask)
+        mixed_BSD, keys, values = self.attention.observe(
+            modulate(self.attention_norm(x_BSD), shift, scale), angles, mask
+        )
         x_BSD = x_BSD + gated(mixed_BSD, gate)
         fed_BSD = self.feed_forward(modulate(self.feed_forward_norm(x_BSD), shift2, scale2))
         return x_BSD + gated(fed_BSD, gate2), keys, values

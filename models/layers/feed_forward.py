@@ -7,7 +7,6 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "gelu": F.gelu, "relu": F.relu, "elu": F.elu}
 
 

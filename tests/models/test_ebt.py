@@ -251,13 +251,14 @@ def test_adaln_zero_begins_as_the_unconditioned_model() -> None:
     assert not unexpected and all("modulation" in name or "landscape" in name for name in missing)
     assert torch.equal(plain(ROWS[:, :-1]), zero(ROWS[:, :-1]))
     assert torch.equal(train(plain), train(zero))
-    slopes = dict(zip([name for name, _ in zero.named_parameters()], gradients(zero, train(zero)), strict=False))
-    assert slopes["network.blocks.0.modulation.weight"].any(), "it can leave its beginning"
+    train(zero).backward()
+    slope = zero.get_parameter("network.blocks.0.modulation.weight").grad
+    assert slope is not None and slope.any(), "it can leave its beginning"
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
 def test_precisions_agree(conditioning: str) -> None:
-    """float32 to 1e-5 in the loss and 1e-4 in the gradient, bfloat16 autocast to 1% and 10%."""
+    """float32 to 1e-6 in the loss and 1e-5 in the gradient, bfloat16 autocast to 1% and 5%."""
     single = fresh(f"--ebt_type {conditioning} {STILL}")
     single.calibrate({"input_ids": ROWS})
     double = copy.deepcopy(single).double()
@@ -269,13 +270,13 @@ def test_precisions_agree(conditioning: str) -> None:
 
     exact_loss, exact = measure(double)
     loss, slope = measure(single)
-    assert loss == pytest.approx(exact_loss, rel=1e-5)
-    assert (slope - exact).norm() < 1e-4 * exact.norm()
+    assert loss == pytest.approx(exact_loss, rel=1e-6)
+    assert (slope - exact).norm() < 1e-5 * exact.norm()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half_loss, half_slope = measure(single)
     assert half_loss != loss
     assert half_loss == pytest.approx(loss, rel=0.01)
-    assert (half_slope - slope).norm() < 0.1 * slope.norm()
+    assert (half_slope - slope).norm() < 0.05 * slope.norm()
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)

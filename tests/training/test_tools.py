@@ -14,9 +14,7 @@ from training.cost import step_cost
 from training.find import suggest
 from training.plan import amount
 
-CONFIG = parse_command_line(
-    ["--model_name", "baseline_transformer", "--model_size", "4xs", "--context_length", "64"]
-)
+CONFIG = parse_command_line(["--model_name", "baseline_transformer", "--model_size", "4xs", "--context_length", "64"])
 
 
 def test_plan_prints_what_the_run_will_cost(door: Door) -> None:

@@ -1,0 +1,26 @@
+"""The written-out derivatives are the derivatives."""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.nn import functional as F
+
+from models.layers.norm import normalise
+
+
+def values(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
+
+
+def test_normalise() -> None:
+    x = values(3, 4, 6)
+    torch.testing.assert_close(normalise(x, 1e-5), F.rms_norm(x, (6,), eps=1e-5))
+    assert gradcheck(lambda x: normalise(x, 1e-2), x) and gradgradcheck(lambda x: normalise(x, 1e-2), x)
+
+
+def test_small_numbers_stay_finite() -> None:
+    x = torch.zeros(2, 4, requires_grad=True)
+    normalise(x, 1e-5).sum().backward()
+    assert x.grad is not None and bool(x.grad.isfinite().all())
