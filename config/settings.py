@@ -57,7 +57,7 @@ class Run:
 
     run_name: str = flag("default", "name of the run; part of its folder's name")
     modality: str = flag("NLP", "kind of data", choices=("NLP",))
-    model_name: str = flag("ebt", "which model", choices=("ebt", "baseline_transformer"))
+    model_name: str = flag("baseline_transformer", "which model", choices=("ebt", "baseline_transformer"))
     model_size: str = flag(
         "3xs",
         "layers, width, heads and learning rate from the size table",

@@ -201,7 +201,7 @@ class EnergyLanguageModel(LanguageModel):
         count = (targets_BS != self.pad_id).sum()
         if count:
             for metric, y_BSV in zip(self.step_losses, walk.predictions, strict=True):
-                metric(self.cross_entropy(y_BSV, targets_BS).double(), count)  # type: ignore[operator]
+                metric(self.cross_entropy(y_BSV, targets_BS).double(), count)
         self.evaluation.update(walk.predictions[-1], targets_BS)
 
     def on_validation_epoch_end(self) -> None:

@@ -114,7 +114,7 @@ class EnergyTransformer(nn.Module):
         if self.prediction is not None:
             nn.init.normal_(self.prediction.weight)  # rows of p @ W are then as large as a distribution is sharp
         for block in self.blocks:
-            if block.modulation is not None:
+            if isinstance(block.modulation, nn.Linear):
                 nn.init.zeros_(block.modulation.bias)
                 std = 0.0 if shape.conditioning == "adaln_zero" else 0.02
                 nn.init.normal_(block.modulation.weight, std=std)

@@ -78,7 +78,7 @@ class Door:
     def ebt(self, *flags: str) -> Door:
         """The same door for the energy-based model, with these flags of its own."""
         other = self.without("--model_name")
-        other.tiny += flags
+        other.tiny += ("--model_name", "ebt", *flags)
         return other
 
     @property

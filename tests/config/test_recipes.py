@@ -14,10 +14,12 @@ from config.recipes import RECIPES
 from config.record import describe, differences, from_dict, to_dict, to_yaml, values_of
 from tests.config.problems import problems
 
+EBT = ("--model_name", "ebt")
+
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_sets_its_values_and_nothing_else(recipe: str) -> None:
-    config = parse_command_line(["--recipe", recipe])
+    config = parse_command_line([*EBT, "--recipe", recipe])
     bare = {name: flag.default for name, flag in FLAGS.items() if flag.group == "energy"}
     energy = {name: value for name, value in values_of(config).items() if name in bare}
     assert energy == bare | RECIPES[recipe]
@@ -34,7 +36,7 @@ def test_there_is_a_recipe_for_every_choice() -> None:
 def test_what_is_given_wins_over_a_recipe(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("recipe: s2\nlangevin_dynamics_noise: 1\nmcmc_step_size: 7\nno_mcmc_detach: false\n")
-    config = parse_command_line(["--config", str(file), "--mcmc_step_size", "auto", "--no-truncate_mcmc"])
+    config = parse_command_line([*EBT, "--config", str(file), "--mcmc_step_size", "auto", "--no-truncate_mcmc"])
     names = ("langevin_dynamics_noise", "mcmc_step_size", "no_mcmc_detach", "truncate_mcmc", "mcmc_replay_buffer")
     assert [(values_of(config)[name], config.sources[name]) for name in names] == [
         (1.0, "file"),
@@ -46,7 +48,7 @@ def test_what_is_given_wins_over_a_recipe(tmp_path: Path) -> None:
 
 
 def test_the_table_names_the_recipe() -> None:
-    table = describe(parse_command_line(["--recipe", "s1", "--mcmc_num_steps", "3"]))
+    table = describe(parse_command_line([*EBT, "--recipe", "s1", "--mcmc_num_steps", "3"]))
     assert re.search(r"^\* --mcmc_step_size +500 +--recipe s1$", table, re.MULTILINE)
     assert re.search(r"^\* --mcmc_num_steps +3 +command line$", table, re.MULTILINE)
     assert re.search(r"^  --mcmc_step_size_learnable +true +default$", table, re.MULTILINE)
@@ -64,7 +66,7 @@ def test_the_table_names_the_recipe() -> None:
     ],
 )
 def test_the_record_of_a_recipe_comes_back_as_it_was(tmp_path: Path, line: str) -> None:
-    config = parse_command_line(line.split())
+    config = parse_command_line([*EBT, *line.split()])
     again = from_dict(to_dict(config))
     assert again == config and set(again.sources.values()) == {"file"}
     file = tmp_path / "run.yaml"
@@ -97,7 +99,7 @@ def test_an_idle_energy_flag_of_a_file_is_told(tmp_path: Path) -> None:
 
 def test_a_recipe_that_the_file_overrules_is_told(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text(to_yaml(parse_command_line(["--recipe", "s2"])))
+    file.write_text(to_yaml(parse_command_line([*EBT, "--recipe", "s2"])))
     assert problems("--config", str(file), "--recipe", "s1") == [
         f"--recipe s1 has no effect with {file}, which sets mcmc_step_size, mcmc_step_size_lr_multiplier, "
         "randomize_mcmc_step_size_scale and randomize_mcmc_num_steps: remove one of them."
@@ -107,7 +109,7 @@ def test_a_recipe_that_the_file_overrules_is_told(tmp_path: Path) -> None:
 
 def test_a_recipe_that_cannot_be_read_has_one_problem() -> None:
     line = "--recipe s3 --no_langevin_during_eval --mcmc_step_size_lr_multiplier 3 --no-normalize_initial_condition"
-    assert problems(*line.split()) == ["--recipe is 's3': choose laptop, s1 or s2."]
+    assert problems(*EBT, *line.split()) == ["--recipe is 's3': choose laptop, s1 or s2."]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_a_recipe_that_cannot_be_read_has_one_problem() -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_energy_flag_is_told(line: str, problem: str) -> None:
-    assert problems(*line.split()) == [problem]
+    assert problems(*EBT, *line.split()) == [problem]
 
 
 @pytest.mark.parametrize("name", ["recipe", *[flag.name for flag in FLAGS.values() if flag.group == "energy"]])
@@ -197,7 +199,7 @@ def test_no_energy_flag_is_for_the_baseline(name: str) -> None:
     ],
 )
 def test_sound_energy_flags_are_not_refused(line: str) -> None:
-    parse_command_line(line.split())
+    parse_command_line([*EBT, *line.split()])
 
 
 def test_help_of_the_energy_group_has_its_ranges_and_recipes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,8 +66,8 @@ def test_the_found_step_size_survives_a_resume(door: Door) -> None:
 
 def test_two_processes_give_the_gradient_of_the_doubled_batch(corpus: Path, tmp_path: Path) -> None:
     # Zeros and a fixed walk: two processes draw other noise than one, and only the gradient is compared here.
-    fixed = ("--denoising_initial_condition", "zeros", "--randomize_mcmc_step_size_scale", "1")
-    fixed += ("--randomize_mcmc_num_steps", "0")
+    walk = ("--randomize_mcmc_step_size_scale", "1", "--randomize_mcmc_num_steps", "0")
+    fixed = ("--denoising_initial_condition", "zeros", *walk)
     one, two = (Door(corpus, tmp_path / name).ebt(*fixed) for name in ("one", "two"))
     one("--batch_size_per_device", "4")
     two("--batch_size_per_device", "2", "--cpu_processes", "2")
