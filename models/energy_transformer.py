@@ -111,8 +111,6 @@ class EnergyTransformer(nn.Module):
         table = rotations(shape.context_length + 2, shape.width // shape.heads).float()
         self.register_buffer("rotations", table, persistent=False)
         initialise(self, shape)
-        if self.prediction is not None:
-            nn.init.normal_(self.prediction.weight)  # rows of p @ W are then as large as a distribution is sharp
         for block in self.blocks:
             if isinstance(block.modulation, nn.Linear):
                 nn.init.zeros_(block.modulation.bias)

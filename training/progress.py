@@ -30,7 +30,7 @@ class Progress(pl.Callback):
         self.screen = sys.__stderr__ if sys.__stderr__ is not None and sys.__stderr__.isatty() else None
         self.shown = 0.0  # when the line was drawn last
         self.began: tuple[float, int] | None = None  # time and step of this process's first batch
-        self.rate = 0.0
+        self.counted = (0, 0.0)  # tokens and seconds of training when it was drawn last
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -38,6 +38,7 @@ class Progress(pl.Callback):
         if self.began is None:
             self.began = (time.monotonic(), trainer.global_step)
             self.shown = self.began[0]
+            self.counted = (self.recorder.tokens, self.recorder.seconds)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -47,11 +48,12 @@ class Progress(pl.Callback):
             return
         assert self.began is not None
         self.shown = now
-        self.rate = self.recorder.tokens_per_second or self.rate
+        tokens, seconds = self.recorder.tokens - self.counted[0], self.recorder.seconds - self.counted[1]
+        self.counted = (self.recorder.tokens, self.recorder.seconds)
         steps = step - self.began[1]
         left = (now - self.began[0]) / steps * (self.total_steps - step) if steps else 0.0
         place = f"step {step}/{self.total_steps}  loss {self.recorder.last_loss:.4f}"
-        words = f"{place}  {self.rate:,.0f} tokens/s  {clock(left)} left"
+        words = f"{place}  {tokens / max(1e-9, seconds):,.0f} tokens/s  {clock(left)} left"
         if self.screen:
             done = round(24 * step / self.total_steps)
             self.screen.write(f"\r\x1b[2K{'━' * done}{'─' * (24 - done)}  {words}")

@@ -2,9 +2,6 @@
 # Transformer++, what the EBTs of this folder are compared with: the same size, data and number of steps.
 # On a CPU: bash job_scripts/nlp/pretrain/baseline_transformer.sh --model_size 4xs --context_length 64 --no_wandb
 set -euo pipefail
-cd "$(dirname "$0")/../../.."
-python=python
-if [[ -z "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" && -x .venv/bin/python ]]; then
-    python=.venv/bin/python
-fi
+# shellcheck source=/dev/null
+source "$(dirname "${BASH_SOURCE[0]}")/../../environment.sh"
 exec "$python" train_model.py --run_name baseline_transformer --model_name baseline_transformer --model_size xxs "$@"
