@@ -288,6 +288,17 @@ def fewest_steps_can_be_drawn(s: Settled) -> str | None:
     )
 
 
+@energy_rule("mcmc_step_size", "mcmc_step_size_lr_multiplier")
+def a_found_step_size_has_its_own_rate(s: Settled) -> str | None:
+    name = "mcmc_step_size_lr_multiplier"
+    if s["mcmc_step_size"] != "auto" or s[name] is None or not s.given(name):
+        return None
+    return (
+        f"{s.called(name)} has no effect with --mcmc_step_size auto, whose rate follows the size it finds: "
+        "remove it, or give --mcmc_step_size a number."
+    )
+
+
 @energy_rule("modality", "denoising_initial_condition")
 def language_starts_from_a_distribution(s: Settled) -> str | None:
     if s["modality"] != "NLP" or s["denoising_initial_condition"] != "most_recent_embedding":

@@ -54,11 +54,12 @@ def ebt(config: RunConfig, vocab_size: int, separator_id: int, pad_id: int) -> L
         activation=energy.ebt_act_func,
         shared_embedding=energy.vocab_to_embed_uses_prob_dist,
     )
+    auto = isinstance(energy.mcmc_step_size, str)
     thinking = Thinking(
         steps=energy.mcmc_num_steps,
-        step_size=None if isinstance(energy.mcmc_step_size, str) else energy.mcmc_step_size,
+        step_size=None if auto else float(energy.mcmc_step_size),
         learnable_step_size=energy.mcmc_step_size_learnable,
-        step_size_lr_multiplier=energy.mcmc_step_size_lr_multiplier,
+        step_size_lr_multiplier=None if auto else energy.mcmc_step_size_lr_multiplier,
         step_size_scale=energy.randomize_mcmc_step_size_scale,
         extra_steps=energy.randomize_mcmc_num_steps,
         min_steps=energy.randomize_mcmc_num_steps_min or energy.mcmc_num_steps,

@@ -112,7 +112,9 @@ class EnergyLanguageModel(LanguageModel):
         count = thinking.steps
         if thinking.extra_steps:
             count = int(torch.randint(thinking.min_steps, thinking.steps + thinking.extra_steps + 1, ()))
-        size, scale = self.step_size.clamp(min=SMALLEST_STEP), thinking.step_size_scale
+        with torch.no_grad():  # the parameter itself is kept positive: a clamp here would give it no gradient to return
+            self.step_size.clamp_(min=SMALLEST_STEP)
+        size, scale = self.step_size, thinking.step_size_scale
         sizes = [size] * count
         if scale > 1:
             shape = (count, rows, length, 1)

@@ -3,4 +3,4 @@
 set -euo pipefail
 # shellcheck source=/dev/null
 source "$(dirname "${BASH_SOURCE[0]}")/../environment.sh"
-exec "$python" train_model.py --debug_dataloader --no_wandb "$@"
+exec "${python:?}" train_model.py --debug_dataloader --no_wandb "$@"

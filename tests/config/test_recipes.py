@@ -219,3 +219,10 @@ def test_help_of_the_energy_group_has_its_ranges_and_recipes(monkeypatch: pytest
     assert lines[start].endswith("[on]") and lines[start + 1] == "off with --recipe s1", "the default recipe has it on"
     assert "off with --recipe s2" in lines and "only with --contrastive_loss" in lines
     assert "2 with --recipe s1" not in lines, "what a recipe leaves at the default is not told"
+
+
+def test_a_found_step_size_needs_no_multiplier() -> None:
+    assert problems(*EBT, "--mcmc_step_size_lr_multiplier", "3") == [
+        "--mcmc_step_size_lr_multiplier has no effect with --mcmc_step_size auto, whose rate follows the size it "
+        "finds: remove it, or give --mcmc_step_size a number."
+    ]

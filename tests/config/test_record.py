@@ -63,7 +63,7 @@ def valid_settings(draw: st.DrawFn) -> dict[str, Any]:
         heads, pairs = draw(st.integers(1, 64)), draw(st.integers(1, 64))
         chosen |= {"multiheaded_attention_heads": heads, "embedding_dim": 2 * heads * pairs}
     if chosen.get("warm_up_steps") is not None:
-        end = chosen.get("max_scheduling_steps") or chosen.get("max_steps", 400)
+        end = chosen.get("max_scheduling_steps") or chosen.get("max_steps", 300)
         chosen["warm_up_steps"] = min(chosen["warm_up_steps"], end)
     for name in draw(st.permutations(["debug_dataloader", "find_lr", "find_batch_size", "only_test"]))[1:]:
         chosen.pop(name, None)
@@ -179,7 +179,7 @@ def test_a_record_keeps_the_file_it_was_made_from(tmp_path: Path) -> None:
 
 def test_a_record_of_an_older_version_gets_defaults_for_what_it_lacks() -> None:
     config = from_dict({"trainer": {"seed": 3}})
-    assert config.trainer.max_steps == 400 and config.architecture.embedding_dim == 256
+    assert config.trainer.max_steps == 300 and config.architecture.embedding_dim == 256
     assert config.sources["seed"] == "file" and config.sources["max_steps"] == "default"
 
 
@@ -216,7 +216,7 @@ def test_the_table_shows_value_source_and_what_was_changed(tmp_path: Path) -> No
         "--model_size",
         "4xs",
         "--max_steps",
-        "400",
+        "300",
         "--wandb_tags",
         "a",
         "b",
@@ -226,7 +226,7 @@ def test_the_table_shows_value_source_and_what_was_changed(tmp_path: Path) -> No
     found = [re.fullmatch(r"([* ]) --(\w+) +(.*?)  +([a-z0-9_ -]+)", line) for line in lines]
     rows = {row[2]: row.groups() for row in found if row}
     assert rows.keys() == FLAGS.keys()
-    assert rows["max_steps"] == (" ", "max_steps", "400", "command line")
+    assert rows["max_steps"] == (" ", "max_steps", "300", "command line")
     assert rows["num_workers"] == ("*", "num_workers", "2", "file")
     assert rows["limit_val_batches"] == ("*", "limit_val_batches", "5", "--debug_mode")
     assert rows["debug_mode"] == ("*", "debug_mode", "true", "command line")

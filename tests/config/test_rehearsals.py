@@ -51,12 +51,12 @@ def test_a_rehearsal_that_is_off_sets_nothing(line: str) -> None:
 def test_what_is_given_wins_over_a_rehearsal(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("num_workers: 3\nno_wandb: false\nlog_every_n_steps: 7\n")
-    argv = ["--config", str(file), "--debug_mode", "--max_steps", "400", "--no-detect_anomaly", "--log_every_n_steps=8"]
+    argv = ["--config", str(file), "--debug_mode", "--max_steps", "300", "--no-detect_anomaly", "--log_every_n_steps=8"]
     names = ("num_workers", "no_wandb", "max_steps", "detect_anomaly", "log_every_n_steps", "val_sanity")
     assert found(parse_command_line(argv), *names) == [
         (3, "file"),
         (False, "file"),
-        (400, "command line"),
+        (300, "command line"),
         (False, "command line"),
         (8, "command line"),
         (2, "--debug_mode"),
@@ -73,7 +73,7 @@ def test_a_file_can_rehearse_and_the_command_line_can_end_it(tmp_path: Path) -> 
         (4, "file"),
     ]
     run = parse_command_line(["--config", str(file), "--no-debug_mode"])
-    assert found(run, "max_steps", "val_sanity") == [(400, "default"), (4, "file")]
+    assert found(run, "max_steps", "val_sanity") == [(300, "default"), (4, "file")]
 
 
 def test_of_two_rehearsals_the_shorter_wins() -> None:
@@ -92,7 +92,7 @@ def test_of_two_rehearsals_the_shorter_wins() -> None:
         ("--debug_mode", 20, False),
         ("default", 20, False),
         ("file", 20, False),
-        ("file", 400, True),
+        ("file", 300, True),
         ("command line", 20, True),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_rehearsal_that_cannot_be_read_has_one_problem() -> None:
         "--debug_mode --fast_dev_run --overfit_batches 0.5",
         "--debug_mode --warm_up_steps 50",
         "--fast_dev_run --warm_up_steps 700",
-        "--debug_mode --max_steps 400 --val_sanity -1 --no-detect_anomaly --log_every_n_steps 10",
+        "--debug_mode --max_steps 300 --val_sanity -1 --no-detect_anomaly --log_every_n_steps 10",
         "--debug_mode --num_workers 2 --prefetch_factor 3",
         "--fast_dev_run --no-run_testing_after_training",
     ],
@@ -135,4 +135,4 @@ def test_every_value_of_a_record_wins_over_its_rehearsal(switch: str) -> None:
     record = to_dict(parse_command_line([]))
     record["debugging"][switch] = 2.0 if switch == "overfit_batches" else True
     config = from_dict(record)
-    assert to_dict(config) == record and config.trainer.max_steps == 400
+    assert to_dict(config) == record and config.trainer.max_steps == 300
