@@ -107,7 +107,7 @@ class RunFolder:
 
     @classmethod
     def newest(cls, logs_dir: str, run_name: str) -> RunFolder | None:
-        """The training run of this name that was started last, if there is one."""
+        """The run of this name whose training began last, if there is one."""
         found = []
         for file in Path(logs_dir).glob("runs/[!.]*/config.json"):
             try:
@@ -116,7 +116,7 @@ class RunFolder:
                 trained = not (config["testing"]["only_test"] or config["debugging"]["fast_dev_run"])
             except (OSError, ValueError, KeyError, TypeError):
                 continue
-            if name == run_name and trained:
+            if name == run_name and trained and (file.parent / "attempts.jsonl").exists():
                 found.append((file.parent.name.rsplit("_", 2)[-2:], file.parent))
         return cls(max(found)[1]) if found else None
 

@@ -71,7 +71,8 @@ def take_up(config: RunConfig, folder: RunFolder) -> tuple[RunConfig, Path | Non
             if is_first_process():
                 MetricsFile.cut(folder.metrics, -1)
                 print(f"no checkpoint of a run named {config.run.run_name!r} yet: starting from step 0.")
-            return draw_seed(config), None, 0
+            stored = json.loads((folder.path / "config.json").read_bytes())
+            return draw_seed(adopt(config, stored, "--resume_training_ckpt", RESUMED, fixed=False)), None, 0
         path, checkpoint = found
     else:
         path, checkpoint = Path(wanted), read_checkpoint(Path(wanted))

@@ -221,7 +221,10 @@ class Training:
             print(f"--mcmc_step_size auto: {size:.4g}")
 
     def fit(self, checkpoint: Path | None) -> None:
-        self.trainer.fit(self.model, datamodule=self.data, ckpt_path=checkpoint, weights_only=True)
+        try:
+            self.trainer.fit(self.model, datamodule=self.data, ckpt_path=checkpoint, weights_only=True)
+        except SystemExit as end:  # what Lightning makes of a Ctrl-C
+            raise KeyboardInterrupt from end
 
     def test(self) -> None:
         self.trainer.test(self.model, datamodule=self.data, verbose=False)

@@ -181,3 +181,26 @@ def test_logs_that_cannot_be_written(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     output = Door(corpus, tmp_path / "file" / "logs")(status=2)
     assert "cannot write there (Not a directory): choose a folder you can write to, or free some space." in output
+
+
+def test_ctrl_c_says_how_to_go_on(door: Door) -> None:
+    interrupt = """
+    import signal
+    import training.progress
+    plain = training.progress.Progress.on_train_batch_end
+    def press(self, trainer, *args):
+        if trainer.global_step == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        plain(self, trainer, *args)
+    training.progress.Progress.on_train_batch_end = press
+    """
+    output = door.with_fault(interrupt, "--checkpoint_every_n_steps", "2", status=130)
+    assert "stopped by hand; go on with --resume_training_ckpt last" in output and "Traceback" not in output
+    assert read_rows(door.run_folder / "attempts.jsonl")[-1]["cause"] == "stopped by hand"
+    assert "going on from step 2" in door("--resume_training_ckpt", "last")
+
+
+def test_a_run_that_never_began_is_not_resumed(door: Door) -> None:
+    door("--max_steps", "3")
+    door("--dataset_name", "wikitext", status=2)
+    assert "going on from step 3" in door("--resume_training_ckpt", "last")
