@@ -213,7 +213,7 @@ class Trainer:
     deterministic: bool = flag(False, "only deterministic algorithms")
     set_matmul_precision: str = flag("high", "float32 matrix products on a GPU", choices=("medium", "high", "highest"))
     float_precision: str = flag("32", "numbers in forward and backward", choices=("32", "bf16", "16"))
-    compile_model: bool = flag(False, "compile the model's blocks with torch.compile")
+    compile_model: bool = flag(False, "compile the model's blocks with torch.compile", needs=BASELINE)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from config import RunConfig
 from models.descent import Rule
@@ -16,38 +16,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def common_shape(config: RunConfig, vocab_size: int, separator_id: int) -> dict[str, Any]:
+    """The part of a model's shape that all transformers have."""
+    settings = config.architecture
+    return {
+        "vocab_size": vocab_size,
+        "context_length": settings.context_length,
+        "layers": settings.num_transformer_blocks,
+        "width": settings.embedding_dim,
+        "heads": settings.multiheaded_attention_heads,
+        "hidden": round(settings.embedding_dim * settings.ffn_dim_multiplier),
+        "separator_id": separator_id if settings.isolate_documents else None,
+        "init_method": settings.weight_initialization_method,
+        "init_gain": settings.weight_initialization_gain,
+    }
+
+
 def baseline_transformer(config: RunConfig, vocab_size: int, separator_id: int, pad_id: int) -> LanguageModel:
     """Transformer++, what energy-based transformers are compared with."""
-    settings = config.architecture
-    shape = Shape(
-        vocab_size=vocab_size,
-        context_length=settings.context_length,
-        layers=settings.num_transformer_blocks,
-        width=settings.embedding_dim,
-        heads=settings.multiheaded_attention_heads,
-        hidden=round(settings.embedding_dim * settings.ffn_dim_multiplier),
-        tied=settings.tie_embeddings,
-        separator_id=separator_id if settings.isolate_documents else None,
-        init_method=settings.weight_initialization_method,
-        init_gain=settings.weight_initialization_gain,
-    )
-    return LanguageModel(Transformer(shape, settings.gradient_checkpointing), vocab_size, pad_id)
+    shape = Shape(**common_shape(config, vocab_size, separator_id), tied=config.architecture.tie_embeddings)
+    return LanguageModel(Transformer(shape, config.architecture.gradient_checkpointing), vocab_size, pad_id)
 
 
 def ebt(config: RunConfig, vocab_size: int, separator_id: int, pad_id: int) -> LanguageModel:
     """The energy-based transformer for language."""
-    architecture, energy = config.architecture, config.energy
+    energy = config.energy
     shape = EnergyShape(
-        vocab_size=vocab_size,
-        context_length=architecture.context_length,
-        layers=architecture.num_transformer_blocks,
-        width=architecture.embedding_dim,
-        heads=architecture.multiheaded_attention_heads,
-        hidden=round(architecture.embedding_dim * architecture.ffn_dim_multiplier),
+        **common_shape(config, vocab_size, separator_id),
         tied=False,
-        separator_id=separator_id if architecture.isolate_documents else None,
-        init_method=architecture.weight_initialization_method,
-        init_gain=architecture.weight_initialization_gain,
         conditioning=energy.ebt_type,
         landscapes=energy.mcmc_num_steps,
         norm=energy.ebt_norm,

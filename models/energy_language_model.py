@@ -112,8 +112,6 @@ class EnergyLanguageModel(LanguageModel):
         count = thinking.steps
         if thinking.extra_steps:
             count = int(torch.randint(thinking.min_steps, thinking.steps + thinking.extra_steps + 1, ()))
-        with torch.no_grad():  # the parameter itself is kept positive: a clamp here would give it no gradient to return
-            self.step_size.clamp_(min=SMALLEST_STEP)
         size, scale = self.step_size, thinking.step_size_scale
         sizes = [size] * count
         if scale > 1:
@@ -144,6 +142,10 @@ class EnergyLanguageModel(LanguageModel):
         """The prediction after the last step, as logits [B, S, V]."""
         start_BSV = self.start(tokens_BS, fixed=True)
         return self.walk(tokens_BS, start_BSV, self.evaluation_steps(), differentiable=False).predictions[-1]
+
+    def on_train_batch_start(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        with torch.no_grad():  # kept positive itself: a clamp in front of it would leave it no gradient to come back by
+            self.step_size.clamp_(min=SMALLEST_STEP)
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         rows_BS = batch["input_ids"]
@@ -219,9 +221,14 @@ class EnergyLanguageModel(LanguageModel):
         self.on_validation_epoch_end()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if self.replay is not None:
-            checkpoint["replay"] = self.replay.state()
+        if self.replay is not None:  # each process has rows of its own
+            states = [self.replay.state()]
+            if torch.distributed.is_initialized():
+                states = [{}] * torch.distributed.get_world_size()
+                torch.distributed.all_gather_object(states, self.replay.state())
+            checkpoint["replay"] = states
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.replay is not None and "replay" in checkpoint:
-            self.replay.load(checkpoint["replay"])
+            rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+            self.replay.load(checkpoint["replay"][rank])

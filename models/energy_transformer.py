@@ -111,6 +111,9 @@ class EnergyTransformer(nn.Module):
         table = rotations(shape.context_length + 2, shape.width // shape.heads).float()
         self.register_buffer("rotations", table, persistent=False)
         initialise(self, shape)
+        if self.prediction is not None:
+            # As large as what the blocks add to it: with less, bfloat16 rounds a prediction away.
+            nn.init.normal_(self.prediction.weight)
         for block in self.blocks:
             if isinstance(block.modulation, nn.Linear):
                 nn.init.zeros_(block.modulation.bias)

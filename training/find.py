@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import psutil
 import torch
 from rich import box
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from config import RunConfig
 from data import DataModule
+from data.stream import row_order
 from models import LanguageModel
 from training.cost import step_cost
 from training.optimizers import build_optimizer
@@ -31,11 +33,12 @@ def device_of(config: RunConfig) -> torch.device:
 
 
 def training_batches(data: DataModule, batch_size: int, count: int) -> Iterator[dict[str, Tensor]]:
-    """So many batches of training rows in the order of the run, whatever the size of a batch."""
+    """So many batches of shuffled training rows, whatever the size of a batch."""
     rows = data.rows["train"]
+    order = row_order(len(rows), seed=0, epoch=0)
     for number in range(count):
-        indices = [(number * batch_size + row) % len(rows) for row in range(batch_size)]
-        yield {"input_ids": rows.__getitems__(indices)}
+        places = (number * batch_size + np.arange(batch_size)) % len(rows)
+        yield {"input_ids": rows.__getitems__(order[places].tolist())}
 
 
 def take_step(

@@ -76,6 +76,17 @@ def test_two_processes_give_the_gradient_of_the_doubled_batch(corpus: Path, tmp_
             assert a[name] == pytest.approx(b[name], rel=1e-3), (name, a["step"])
 
 
+def test_two_processes_resume_with_their_own_replay_buffers(corpus: Path, tmp_path: Path) -> None:
+    flags = ("--batch_size_per_device", "2", "--cpu_processes", "2", "--max_scheduling_steps", "6")
+    replay = ("--mcmc_replay_buffer", "--mcmc_replay_buffer_size", "4")
+    whole, pieces = (Door(corpus, tmp_path / name).ebt(*replay, *flags) for name in ("whole", "pieces"))
+    whole()
+    pieces("--max_steps", "3")
+    pieces("--resume_training_ckpt", "last")
+    losses = [[row["train_loss"] for row in rows_of(door, "train_loss")] for door in (whole, pieces)]
+    assert losses[0] == losses[1] and len(losses[0]) == 6
+
+
 def test_a_checkpoint_of_another_kind_of_energy(door: Door) -> None:
     door.ebt("--ebt_type", "adaln")()
     checkpoint = str(door.run_folder / "checkpoints" / "last.ckpt")

@@ -1,0 +1,83 @@
+"""The replay buffer against a queue, and its place in the checkpoint."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from typing import Any
+
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from torch import Tensor
+
+from models.replay import ReplayBuffer
+from tests.models.test_ebt import ROWS, S, V, model_of, train
+
+
+class Replaying(RuleBasedStateMachine):
+    """A buffer of 4 rows against a queue of 4 numbers; row n holds n, and so does its prediction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer, self.expected, self.number = ReplayBuffer(4, 0.5), deque[int](maxlen=4), 0
+
+    def rows(self, count: int) -> tuple[Tensor, Tensor]:
+        numbers = torch.arange(self.number, self.number + count)
+        self.number += count
+        return numbers[:, None].expand(count, 3).clone(), numbers[:, None, None].expand(count, 2, 5).double()
+
+    @rule(count=st.integers(1, 6))
+    def keep(self, count: int) -> None:
+        tokens, predictions = self.rows(count)
+        self.buffer.keep(tokens, predictions)
+        self.expected.extend(tokens[:, 0].tolist())
+
+    @rule(count=st.integers(1, 12), seed=st.integers(0, 99))
+    def mix(self, count: int, seed: int) -> None:
+        torch.manual_seed(seed)
+        tokens, start = self.rows(count)
+        mixed, mixed_start = self.buffer.mix(tokens, start)
+        old = min(count // 2, len(self.expected))
+        assert torch.equal(mixed[: count - old], tokens[: count - old])
+        assert torch.equal(mixed[:, 0].double(), mixed_start[:, 0, 0]), "a row has its own prediction"
+        drawn = set(mixed[count - old :, 0].tolist())
+        assert len(drawn) == old and drawn <= set(self.expected)
+
+    @rule()
+    def resume(self) -> None:
+        file = io.BytesIO()
+        torch.save(self.buffer.state(), file)
+        file.seek(0)
+        self.buffer = ReplayBuffer(4, 0.5)
+        self.buffer.load(torch.load(file, weights_only=True))
+
+    @invariant()
+    def holds_the_newest_rows(self) -> None:
+        assert self.buffer.filled == len(self.expected)
+        if self.buffer.tokens is not None and self.buffer.predictions is not None:
+            assert len(self.buffer.tokens) == len(self.buffer.predictions) == 4
+            assert sorted(self.buffer.tokens[: self.buffer.filled, 0].tolist()) == sorted(self.expected)
+
+
+TestReplaying = Replaying.TestCase
+TestReplaying.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)
+
+
+def test_the_replay_buffer_is_part_of_the_checkpoint() -> None:
+    flags = "--mcmc_replay_buffer"
+    first, second = model_of(flags), model_of(flags)
+    checkpoint: dict[str, Any] = {}
+    train(first)
+    first.on_save_checkpoint(checkpoint)
+    second.on_load_checkpoint(checkpoint)
+    assert torch.equal(train(first, seed=9), train(second, seed=9))
+    assert not torch.equal(train(model_of(flags), seed=9), train(second, seed=9))
+
+
+def test_old_rows_come_to_the_device_of_the_batch() -> None:
+    buffer = ReplayBuffer(4, 0.5)
+    buffer.keep(ROWS, torch.zeros(2, S, V))
+    mixed, start = buffer.mix(ROWS.to("meta"), torch.zeros(2, S, V, device="meta"))
+    assert mixed.is_meta and start.is_meta
