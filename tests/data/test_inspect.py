@@ -217,8 +217,7 @@ def test_text_is_shown_escaped_and_cut() -> None:
 @pytest.mark.parametrize("active", [True, False])
 def test_the_script_passes_its_flags_on(tmp_path: Path, active: bool) -> None:
     script = tmp_path / "job_scripts" / "debug" / SCRIPT.name
-    script.parent.mkdir(parents=True)
-    shutil.copy(SCRIPT, script)
+    shutil.copytree(SCRIPT.parent.parent, tmp_path / "job_scripts")
     for folder in ("bin", ".venv/bin"):
         python = tmp_path / folder / "python"
         python.parent.mkdir(parents=True)
