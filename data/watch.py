@@ -108,8 +108,9 @@ def memory_growth(counts: Sequence[int], memory: Sequence[int], num_processes: i
         return 0.0, False
     growth = float(np.polyfit(counts, np.array(memory) / MEGABYTE, 1)[0] * 1000)
     quarter = len(memory) // 4
-    levels = [median(memory[part * quarter : (part + 1) * quarter]) for part in range(4)]
+    parts = [slice(part * quarter, (part + 1) * quarter) for part in range(4)]
+    steps = np.diff([median(memory[part]) for part in parts])
     # A pool that fills makes one step, and new processes grow less and less until they have what they need;
-    # a leak goes on: each quarter adds about as much as the others.
-    steps = np.diff(levels)
-    return growth, bool(steps.min() > steps.max() / 3 and steps.sum() > num_processes * MEGABYTE)
+    # a leak goes on: each quarter adds about as much per batch as the others, however fast the batches came.
+    rates = steps / np.maximum(1, np.diff([median(counts[part]) for part in parts]))
+    return growth, bool(rates.min() > rates.max() / 3 and steps.sum() > num_processes * MEGABYTE)

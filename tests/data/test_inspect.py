@@ -99,7 +99,7 @@ def test_healthy_data() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_leak_in_the_data(workers: int) -> None:
-    fine, page = look(plant(long_rows(num_workers=workers), LeakingRows), seconds=1)
+    fine, page = look(plant(long_rows(num_workers=workers), LeakingRows), seconds=3)
     assert not fine
     assert verdicts(page)["memory"] == "problem"
     assert "it grows here and not with synthetic rows, so the leak is in the data path" in page
