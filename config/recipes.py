@@ -6,7 +6,7 @@ from typing import Any
 
 RECIPES: dict[str, dict[str, Any]] = {
     # Trains smoothly at the size of a laptop, and gains from thinking longer (docs/log.md).
-    "laptop": {"no_mcmc_detach": True},
+    "laptop": {"no_mcmc_detach": True, "truncate_mcmc": True},
     # The paper's System 1: two long steps, each judged, no gradient between them.
     "s1": {
         "mcmc_num_steps": 2,

@@ -57,9 +57,9 @@ class Run:
 
     run_name: str = flag("default", "name of the run; part of its folder's name")
     modality: str = flag("NLP", "kind of data", choices=("NLP",))
-    model_name: str = flag("baseline_transformer", "which model", choices=("ebt", "baseline_transformer"))
+    model_name: str = flag("ebt", "which model", choices=("ebt", "baseline_transformer"))
     model_size: str = flag(
-        "3xs",
+        "4xs",
         "layers, width, heads and learning rate from the size table",
         choices=("4xs", "3xs", "2xs", "xxs", "xs", "small", "medium", "large", "xl"),
     )
@@ -79,7 +79,7 @@ class Run:
 class Architecture:
     """the shape of the model"""
 
-    context_length: int = flag(256, "tokens of context, S", low=1)
+    context_length: int = flag(64, "tokens of context, S", low=1)
     num_transformer_blocks: int = flag(FROM_SIZE, "layers, L", low=1, aliases=("override_transformer_blocks",))
     multiheaded_attention_heads: int = flag(FROM_SIZE, "attention heads, H", low=1)
     embedding_dim: int = flag(FROM_SIZE, "model width, D", low=2, aliases=("override_embedding_dim",))
@@ -117,7 +117,7 @@ class Energy:
     randomize_mcmc_step_size_scale: float = flag(
         2.0, "in training, draw each step from [size / this, size * this]; 1 is off", low=1, needs=EBT
     )
-    randomize_mcmc_num_steps: int = flag(2, "in training, up to so many steps more, drawn per batch", low=0, needs=EBT)
+    randomize_mcmc_num_steps: int = flag(0, "in training, up to so many steps more, drawn per batch", low=0, needs=EBT)
     randomize_mcmc_num_steps_min: int | None = flag(
         None, "fewest steps drawn; default: mcmc_num_steps", low=1, needs=EBT
     )
@@ -197,7 +197,7 @@ class Optimizer:
 class Trainer:
     """how long, on what, in which precision"""
 
-    max_steps: int = flag(300, "optimizer steps", low=1)
+    max_steps: int = flag(1400, "optimizer steps", low=1)
     max_epochs: int | None = flag(None, "stop after so many passes over the data, if that is earlier", low=1)
     batch_size_per_device: int = flag(16, "rows per device and step", low=1)
     accumulate_grad_batches: int = flag(1, "batches per optimizer step", low=1)
@@ -205,7 +205,7 @@ class Trainer:
     gpus: str = flag("auto", "auto, -1 (all), a number, a list 0,2, or none")
     cpu_processes: int = flag(1, "processes when there is no GPU", low=1, needs={"gpus": ("auto", "none")})
     distributed_strategy: str = flag("auto", "Lightning strategy: auto, ddp, fsdp, ...")
-    val_check_interval: float = flag(150, "validate every so many batches; 1 and below: share of an epoch", above=0)
+    val_check_interval: float = flag(700, "validate every so many batches; 1 and below: share of an epoch", above=0)
     check_val_every_n_epoch: int | None = flag(None, "validate every n epochs instead", low=1)
     val_sanity: int = flag(-1, "validation batches before the first step; -1 is all", low=-1)
     seed: int = flag(0, "seed of weights, order and noise", low=0)
@@ -213,7 +213,7 @@ class Trainer:
     deterministic: bool = flag(False, "only deterministic algorithms")
     set_matmul_precision: str = flag("high", "float32 matrix products on a GPU", choices=("medium", "high", "highest"))
     float_precision: str = flag("32", "numbers in forward and backward", choices=("32", "bf16", "16"))
-    compile_model: bool = flag(False, "compile the model's blocks with torch.compile", needs=BASELINE)
+    compile_model: bool = flag(False, "compile with torch.compile: a minute at the start, faster steps")
 
 
 @dataclass(frozen=True)
@@ -230,6 +230,28 @@ class Checkpoint:
     checkpoint_monitor_string: str = flag("valid_loss", "metric that makes a checkpoint the best")
     checkpoint_monitor_mode: str = flag("min", "is the best the smallest or the largest", choices=("min", "max"))
     save_top_k_ckpts: int = flag(1, "how many of the best to keep, besides the newest two", low=0)
+    divergence_guard: str = flag(
+        "warn",
+        "if the loss spikes or the energy keeps rising: say so, or go back",
+        choices=("off", "warn", "rollback"),
+        metavar="off|warn|rollback",
+    )
+    divergence_deviations: float = flag(
+        8.0,
+        "a spike is so many deviations over the running mean",
+        above=0,
+        needs={"divergence_guard": ("warn", "rollback")},
+    )
+    divergence_tries: int = flag(
+        3, "times to go back before the run stops", low=1, needs={"divergence_guard": ("rollback",)}
+    )
+    divergence_step_size_factor: float = flag(
+        1.0,
+        "factor on the step size when it goes back",
+        above=0,
+        high=1,
+        needs={**EBT, "divergence_guard": ("rollback",)},
+    )
 
 
 @dataclass(frozen=True)
@@ -274,13 +296,18 @@ class Debugging:
 
 @dataclass(frozen=True)
 class Testing:
-    """the test split"""
+    """the test split, and what to compare with"""
 
     only_test: bool = flag(False, "evaluate a checkpoint on the test split; train nothing")
     only_test_model_ckpt: str | None = flag(
         None, "the checkpoint to evaluate: a path, or last", metavar="PATH|last", needs={"only_test": (True,)}
     )
     run_testing_after_training: bool = flag(False, "evaluate the test split at the end")
+    compare_baseline: bool = flag(
+        False,
+        "then train a Transformer++ of this size on the same batches and show both",
+        needs={**EBT, "execution_mode": ("pretrain",), "only_test": (False,)},
+    )
 
 
 @dataclass(frozen=True)

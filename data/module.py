@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
@@ -60,6 +60,7 @@ class DataModule(pl.LightningDataModule):
 
     tokenizer, fingerprint: of the store. rows: PackedRows of train, valid and test.
     start_batch: batches of the run that are done; the training loader begins there.
+    skipped: ranges of the stream that are not trained on, because the loss diverged there.
     """
 
     def __init__(self, config: RunConfig, store: TokenStore) -> None:
@@ -73,6 +74,7 @@ class DataModule(pl.LightningDataModule):
             name: PackedRows(split, self.context_length, store.tokenizer.pad_id) for name, split in store.splits.items()
         }
         self.start_batch = 0
+        self.skipped: list[tuple[int, int]] = []
         self._check_splits()
         if config.data.no_shuffle:
             warnings.warn("--no_shuffle: training reads the rows in order, which is for debugging only.", stacklevel=2)
@@ -118,7 +120,7 @@ class DataModule(pl.LightningDataModule):
         total = trainer.max_steps * trainer.accumulate_grad_batches
         return total if trainer.max_epochs is None else min(total, trainer.max_epochs * self.batches_per_epoch())
 
-    def batch_stream(self, start: int, stop: int) -> BatchStream:
+    def batch_stream(self, start: int, stop: int, skipped: Sequence[tuple[int, int]] = ()) -> BatchStream:
         """Batches start to stop-1 of the training run, for this process."""
         return BatchStream(
             len(self.rows["train"]),
@@ -126,6 +128,7 @@ class DataModule(pl.LightningDataModule):
             batches_per_epoch=self.batches_per_epoch(),
             start=start,
             stop=stop,
+            skipped=skipped,
             seed=self.order_seed or 0,
             shuffle=self.order_seed is not None,
             world_size=self.world_size,
@@ -134,7 +137,7 @@ class DataModule(pl.LightningDataModule):
 
     def train_dataloader(self) -> StreamLoader:
         settings = self.config.data
-        stream = self.batch_stream(self.start_batch, self.total_batches())
+        stream = self.batch_stream(self.start_batch, self.total_batches(), self.skipped)
         return StreamLoader(self.rows["train"], stream, settings.num_workers, settings.prefetch_factor)
 
     def val_dataloader(self) -> RowLoader:
@@ -152,7 +155,7 @@ class DataModule(pl.LightningDataModule):
         assert self.trainer is not None
         # `processed` and not `completed`, which Lightning counts up only after the callbacks that save checkpoints.
         total: Any = self.trainer.fit_loop.epoch_loop.batch_progress.total
-        return {"batches": total.processed, **self._stream_identity()}
+        return {"batches": total.processed, "skipped": self.skipped, **self._stream_identity()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on after the batches that a checkpoint has seen; those to come must be the ones it would have had."""
@@ -177,6 +180,7 @@ class DataModule(pl.LightningDataModule):
                 )
             )
         self.start_batch = state_dict["batches"]
+        self.skipped = [(first, end) for first, end in state_dict.get("skipped", [])]
 
     def _stream_identity(self) -> dict[str, Any]:
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -17,11 +17,26 @@ def row_order(num_rows: int, seed: int, epoch: int) -> np.ndarray:
     return generator.permutation(num_rows)
 
 
+def position_of(batch: int, skipped: Sequence[tuple[int, int]]) -> int:
+    """Where the batch stands among all, when those of `skipped` (sorted ranges [first, end)) do not count."""
+    for first, end in skipped:
+        if batch >= first:
+            batch += end - first
+    return batch
+
+
+def skip(skipped: Sequence[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
+    """The ranges that also leave out what are the batches first to last without those of `skipped`."""
+    start, end = position_of(first, skipped), position_of(last, skipped) + 1
+    return sorted([*((a, b) for a, b in skipped if not start <= a < end), (start, end)])
+
+
 class BatchStream(Sampler[list[int]]):
     """Batches start to stop-1 of a whole run, as one stream that crosses epochs by itself.
 
     Batch k takes part k % batches_per_epoch of the order of epoch k // batches_per_epoch. Each part has
-    world_size * batch_size rows, of which each rank takes its own batch_size.
+    world_size * batch_size rows, of which each rank takes its own batch_size. Batches of `skipped` are left out
+    and the later ones take their numbers.
     """
 
     def __init__(
@@ -32,6 +47,7 @@ class BatchStream(Sampler[list[int]]):
         batches_per_epoch: int,
         stop: int,
         start: int = 0,
+        skipped: Sequence[tuple[int, int]] = (),
         seed: int = 0,
         shuffle: bool = True,
         world_size: int = 1,
@@ -44,6 +60,7 @@ class BatchStream(Sampler[list[int]]):
         self.batches_per_epoch = batches_per_epoch
         self.start = start
         self.stop = stop
+        self.skipped = skipped
         self.seed = seed
         self.shuffle = shuffle
         self.world_size = world_size
@@ -54,8 +71,8 @@ class BatchStream(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         order, order_epoch = np.arange(0), -1
-        for position in range(self.start, self.stop):
-            epoch, part = divmod(position, self.batches_per_epoch)
+        for batch in range(self.start, self.stop):
+            epoch, part = divmod(position_of(batch, self.skipped), self.batches_per_epoch)
             if epoch != order_epoch:
                 order = row_order(self.num_rows, self.seed, epoch) if self.shuffle else np.arange(self.num_rows)
                 order_epoch = epoch

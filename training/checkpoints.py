@@ -10,6 +10,7 @@ import os
 import pickle
 import random
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from runs.files import write_atomically
 from training.stop import StopRun
 
 KEEP_NEWEST = 2
+WINDOW = 50  # steps; to be able to go back, the first checkpoint of each of the last windows is kept
+KEEP_WINDOWS = 3
 
 
 class CheckpointError(UserError):
@@ -51,14 +54,25 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def newest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The newest checkpoint that is whole, with its content; damaged ones are named and passed over."""
+def whole_checkpoints(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The checkpoints that are whole, with their content, newest first; damaged ones are named and passed over."""
     for path in sorted(folder.glob("step_*.ckpt"), reverse=True):
         try:
-            return path, read_checkpoint(path)
+            yield path, read_checkpoint(path)
         except CheckpointError as error:
             print(f"warning: {error}")
-    return None
+
+
+def newest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    return next(whole_checkpoints(folder), None)
+
+
+def point(name: str, checkpoint: Path) -> None:
+    """Let `name`, beside the checkpoint, stand for it."""
+    temporary = checkpoint.with_name(f".{name}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(checkpoint.name)
+    os.replace(temporary, checkpoint.with_name(name))
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -126,6 +140,8 @@ class Checkpoints(pl.Callback):
         self.saved_step = -1
         self.candidate: float | None = None  # measured since the last save
         self.resumed_rng: dict[str, Any] | None = None
+        self.rollback = settings.divergence_guard == "rollback"
+        self.start_is_due = False  # there has to be one to go back to
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": list(self.best)}
@@ -151,6 +167,7 @@ class Checkpoints(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         self.saved_step = checkpoint["global_step"]
+        self.candidate = None
         if trainer.global_rank < len(checkpoint["rng"]):
             self.resumed_rng = checkpoint["rng"][trainer.global_rank]
 
@@ -158,6 +175,9 @@ class Checkpoints(pl.Callback):
         if not trainer.sanity_checking:
             results = {f"valid_{name}": value for name, value in getattr(pl_module, "results", {}).items()}
             self.candidate = results.get(self.settings.checkpoint_monitor_string)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.start_is_due = self.rollback and not any(self.folder.glob("step_*.ckpt"))
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -167,9 +187,9 @@ class Checkpoints(pl.Callback):
             self.resumed_rng = None
         every, step = self.settings.checkpoint_every_n_steps, trainer.global_step
         due = every > 0 and step > 0 and step % every == 0 and step != self.saved_step
-        if due or self.is_among_best(self.candidate):
+        if due or self.start_is_due or self.is_among_best(self.candidate):
             self.save(trainer)
-        self.candidate = None
+        self.candidate, self.start_is_due = None, False
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.global_step != self.saved_step or self.is_among_best(self.candidate):
@@ -197,9 +217,9 @@ class Checkpoints(pl.Callback):
             raise StopRun(self.explain(step, error)) from error
         self.saved_step = step
         if trainer.is_global_zero:
-            self.point("last.ckpt", step)
+            point("last.ckpt", self.path(step))
             if self.best:
-                self.point("best.ckpt", self.best[0][1])
+                point("best.ckpt", self.path(self.best[0][1]))
             self.prune()
 
     def explain(self, step: int, error: Exception) -> str:
@@ -210,18 +230,15 @@ class Checkpoints(pl.Callback):
             "Free some space and go on with --resume_training_ckpt last."
         )
 
-    def point(self, name: str, step: int) -> None:
-        temporary = self.folder / f".{name}"
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(self.path(step).name)
-        os.replace(temporary, self.folder / name)
-
     def prune(self) -> None:
         """Remove what is neither new nor among the best, and what killed writes left behind."""
         for half in self.folder.glob(".*.tmp"):
             half.unlink(missing_ok=True)
         files = sorted(self.folder.glob("step_*.ckpt"))
         wanted = {self.path(step) for _, step in self.best} | set(files[-KEEP_NEWEST:])
+        if self.rollback:
+            firsts = {int(file.stem[len("step_") :]) // WINDOW: file for file in reversed(files)}
+            wanted |= set(list(firsts.values())[:KEEP_WINDOWS])
         for file in files:
             if file not in wanted:
                 file.unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -14,60 +13,10 @@ from torch import Tensor, nn
 from training.stop import StopRun
 
 
-def save_batch(folder: Path, step: int, batch: Any) -> Path:
-    path = folder / f"batch_of_step_{step:08d}.pt"
+def save_batch(folder: Path, step: int, batch: Any, rank: int = 0) -> Path:
+    path = folder / f"batch_of_step_{step:08d}{f'_rank_{rank}' if rank else ''}.pt"
     torch.save(batch, path)
     return path
-
-
-class NonFiniteLoss(pl.Callback):
-    """Stops before a loss or gradient that is not finite reaches a checkpoint; says what led there."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.losses: deque[float] = deque(maxlen=8)
-        self.norms: deque[float] = deque(maxlen=8)
-        self.batch: Any = None
-
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        self.batch = batch
-
-    def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
-        value = loss.detach() * trainer.accumulate_grad_batches
-        if trainer.world_size > 1:
-            value = trainer.strategy.reduce(value, reduce_op="mean")
-        self.judge(trainer, "loss", float(value), self.losses)
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        norm = getattr(pl_module, "gradient_norm", None)
-        if norm is not None:
-            self.judge(trainer, "gradient norm", float(norm), self.norms)
-
-    def judge(self, trainer: pl.Trainer, what: str, value: float, before: deque[float]) -> None:
-        if value == value and abs(value) != float("inf"):
-            before.append(value)
-            return
-        # A scaler skips the steps of half precision that overflow: their norm is not a fault.
-        if what == "gradient norm" and getattr(trainer.precision_plugin, "scaler", None) is not None:
-            return
-        step = trainer.global_step + (what == "loss")
-        path = save_batch(self.folder, step, self.batch)
-
-        def listed(values: deque[float]) -> str:
-            return ", ".join(f"{value:.4g}" for value in values) or "none"
-
-        raise StopRun(
-            f"the {what} of step {step} is {value}.\n"
-            f"  last finite losses:  {listed(self.losses)}\n"
-            f"  last gradient norms: {listed(self.norms)}\n"
-            f"  its batch:           {path}\n"
-            "  Usual remedies: a lower --peak_learning_rate, more --warm_up_steps, --gradient_clip_val 1.\n"
-            "  --detect_anomaly names the module where it begins; --resume_training_ckpt last goes on from before it."
-        )
 
 
 class Anomaly(pl.Callback):

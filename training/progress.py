@@ -61,6 +61,11 @@ class Progress(pl.Callback):
         else:
             print(words, flush=True)
 
+    def say(self, words: str) -> None:
+        """Print a line of its own while the bar is shown."""
+        self.clear()
+        print(words, flush=True)
+
     def clear(self) -> None:
         if self.screen:
             self.screen.write("\r\x1b[2K")
@@ -80,3 +85,4 @@ class Progress(pl.Callback):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self.clear()
+        self.began = None  # it may go on from an earlier step

@@ -83,6 +83,7 @@ class Recorder(pl.Callback):
         for name, value in state.items():
             setattr(self, name, list(value) if isinstance(value, list) else value)
         self.interval = (self.tokens, self.seconds)
+        self.clock = 0.0
 
     @property
     def tokens_per_second(self) -> float:

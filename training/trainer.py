@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import sys
 import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers.logger import Logger
@@ -18,8 +21,9 @@ from config.record import to_dict
 from data import DataModule
 from models import LanguageModel
 from runs import RunFolder, is_first_process
-from training.checkpoints import AtomicCheckpointIO, Checkpoints
-from training.guards import Anomaly, GarbageCollection, NonFiniteLoss, UnusedParameters
+from training.checkpoints import AtomicCheckpointIO, Checkpoints, newest_checkpoint
+from training.divergence import Divergence, DivergenceGuard, roll_back
+from training.guards import Anomaly, GarbageCollection, UnusedParameters
 from training.optimizers import optimizer_and_schedule
 from training.progress import Progress
 from training.recorder import MetricsFile, Recorder
@@ -30,6 +34,7 @@ PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 def prepare_process(config: RunConfig) -> None:
     """What has to be set before any tensor is made."""
+    keep_freed_memory()
     torch.set_flush_denormal(True)  # softmax tails are denormal: worth 2x on a CPU
     torch.set_float32_matmul_precision(config.trainer.set_matmul_precision)
     pl.seed_everything(config.trainer.seed, workers=True, verbose=False)
@@ -39,6 +44,15 @@ def prepare_process(config: RunConfig) -> None:
     logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(
         lambda record: "litlogger" not in record.msg.lower()
     )
+
+
+def keep_freed_memory() -> None:
+    """Ask glibc to keep what a step frees for the next step: asking the system for it anew costs a tenth of a step."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # malloc.h
+        for what, size in ((mmap_threshold, 2**30), (trim_threshold, 2**31 - 1), (top_pad, 2**26)):
+            mallopt(what, size)
 
 
 def devices(config: RunConfig) -> dict[str, Any]:
@@ -59,6 +73,24 @@ def devices(config: RunConfig) -> dict[str, Any]:
     if (max(wanted) >= count) if isinstance(wanted, list) else (wanted > count):
         raise SettingsError([f"--gpus is {settings.gpus!r}: this machine has {count} GPU(s), numbered from 0."])
     return {"accelerator": "gpu", "devices": wanted}
+
+
+def check_replay(config: RunConfig, vocab_size: int) -> None:
+    """Refuse a replay buffer that memory cannot hold, before a night is spent on filling it."""
+    energy, length = config.energy, config.architecture.context_length
+    if not energy.mcmc_replay_buffer:
+        return
+    row = 4 * length * vocab_size
+    on_gpu = devices(config)["accelerator"] == "gpu"
+    free = torch.cuda.mem_get_info()[0] if on_gpu else psutil.virtual_memory().available
+    if energy.mcmc_replay_buffer_size * row > free:
+        raise SettingsError(
+            [
+                f"--mcmc_replay_buffer_size is {energy.mcmc_replay_buffer_size}: a row has {length:,} x {vocab_size:,} "
+                f"numbers, so that takes {energy.mcmc_replay_buffer_size * row / 1e9:,.1f} GB, and "
+                f"{free / 1e9:,.1f} GB are free; choose at most {int(free // (2 * row))}."
+            ]
+        )
 
 
 def strategy(config: RunConfig) -> Any:
@@ -119,7 +151,8 @@ class Training:
     def __init__(
         self, config: RunConfig, folder: RunFolder, data: DataModule, model: LanguageModel, attempt: int, resumed: bool
     ) -> None:
-        self.config, self.data, self.model = config, data, model
+        check_replay(config, data.tokenizer.vocab_size)
+        self.config, self.folder, self.data, self.model = config, folder, data, model
         debugging = config.debugging
         accumulate = config.trainer.accumulate_grad_batches
         self.loggers: list[Logger] = [MetricsFile(folder.metrics)]
@@ -193,7 +226,8 @@ class Training:
         chosen: list[pl.Callback] = [self.recorder]
         if debugging.detect_anomaly:
             chosen.append(Anomaly(folder.path))
-        chosen.append(NonFiniteLoss(folder.path))
+        progress = Progress(self.recorder, self.total_steps)
+        chosen.append(DivergenceGuard(folder.path, self.config, progress.say))
         if debugging.debug_unused_parameters:
             chosen.append(UnusedParameters())
         if debugging.manual_gc_collect_every_n_steps:
@@ -201,7 +235,7 @@ class Training:
         if not debugging.fast_dev_run:
             run = {"run_id": folder.run_id, "config": to_dict(self.config)}
             chosen.append(Checkpoints(folder.checkpoints, self.config.checkpoint, run))
-        return [*chosen, Progress(self.recorder, self.total_steps), StopAtEnd(self.total_steps)]
+        return [*chosen, progress, StopAtEnd(self.total_steps)]
 
     def opening_line(self) -> str:
         """What is about to happen, in a line or two."""
@@ -221,10 +255,27 @@ class Training:
             print(f"--mcmc_step_size auto: {size:.4g}")
 
     def fit(self, checkpoint: Path | None) -> None:
-        try:
-            self.trainer.fit(self.model, datamodule=self.data, ckpt_path=checkpoint, weights_only=True)
-        except SystemExit as end:  # what Lightning makes of a Ctrl-C
-            raise KeyboardInterrupt from end
+        """Train to the end, going back whenever --divergence_guard rollback asks for it."""
+        while True:
+            try:
+                self.trainer.fit(self.model, datamodule=self.data, ckpt_path=checkpoint, weights_only=True)
+                return
+            except SystemExit as end:  # what Lightning makes of a Ctrl-C
+                raise KeyboardInterrupt from end
+            except Divergence as caught:
+                divergence = caught.with_traceback(None)  # its frames would keep the abandoned step alive
+            checkpoint = self.go_back(divergence)
+
+    def go_back(self, divergence: Divergence) -> Path:
+        """The checkpoint to go on from, the same on every process."""
+        if is_first_process():
+            roll_back(self.folder, divergence, self.config.checkpoint)
+        self.model.zero_grad()  # of the batches of an unfinished step
+        self.model.gradient_norm = None
+        self.trainer.strategy.barrier()
+        found = newest_checkpoint(self.folder.checkpoints)
+        assert found is not None
+        return found[0]
 
     def test(self) -> None:
         self.trainer.test(self.model, datamodule=self.data, verbose=False)

@@ -28,13 +28,13 @@ from tests.config.problems import problems
          "--multiheaded_attention_heads is 1000, with --embedding_dim 128: heads must divide the width; "
          "choose 64 heads."),
         ("--embedding_dim 13", "--embedding_dim is 13: give an even width, since rotary positions turn pairs."),
-        ("--warm_up_steps 700",
+        ("--warm_up_steps 700 --max_steps 300",
          "--warm_up_steps is 700, over --max_steps 300: give --warm_up_steps of at most 300, or more steps."),
         ("--warm_up_steps 50 --max_scheduling_steps 40",
          "--warm_up_steps is 50, over --max_scheduling_steps 40: give --warm_up_steps of at most 40, or more steps."),
         ("--warm_up_steps 50 --max_steps 20 --debug_mode",
          "--warm_up_steps is 50, over --max_steps 20: give --warm_up_steps of at most 20, or more steps."),
-        ("--warm_up_steps 700 --overfit_batches 2",
+        ("--warm_up_steps 700 --overfit_batches 2 --max_steps 300",
          "--warm_up_steps is 700, over --max_steps 300: give --warm_up_steps of at most 300, or more steps."),
         ("--validation_split_pct 0.6 --test_split_pct 0.4",
          "--validation_split_pct is 0.6 and --test_split_pct 0.4: nothing is left to train on; "

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from config import parse_command_line
+from config import RunConfig, parse_command_line
 from config.flags import FLAGS, SECTIONS
 from config.help import detail, help_text
 
@@ -59,7 +59,13 @@ def test_help_begins_with_commands_and_has_titled_groups(
     ]
     assert "DATA  what it learns from" in lines and "DEBUGGING  find a problem in a minute" in lines
     entries = {line.split()[0]: line for line in lines if line.startswith("  --")}
-    assert entries["--max_steps"].split() == ["--max_steps", "N", "optimizer", "steps", "[300]"]
+    assert entries["--max_steps"].split() == [
+        "--max_steps",
+        "N",
+        "optimizer",
+        "steps",
+        f"[{RunConfig().trainer.max_steps}]",
+    ]
     assert entries["--embedding_dim"].endswith("model width, D [by size]")
     assert entries["--tie_embeddings"].endswith("output head [on]")
     assert entries["--config"].split()[:2] == ["--config", "FILE"]

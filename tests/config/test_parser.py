@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 
 def test_no_flag_at_all_is_a_complete_run() -> None:
     config = parse_command_line([])
-    assert (config.architecture.num_transformer_blocks, config.architecture.embedding_dim) == (4, 256)
-    assert config.architecture.multiheaded_attention_heads == 4 and config.optimizer.peak_learning_rate == 0.0018
+    assert (config.architecture.num_transformer_blocks, config.architecture.embedding_dim) == (2, 128)
+    assert config.architecture.multiheaded_attention_heads == 2 and config.optimizer.peak_learning_rate == 0.0024
     assert set(config.sources) == set(FLAGS) and set(config.sources.values()) == {
         "default",
         "size table",

@@ -122,7 +122,7 @@ def test_a_recipe_that_cannot_be_read_has_one_problem() -> None:
         ("--mcmc_step_size -1", "--mcmc_step_size is -1: give a number above 0, or auto."),
         ("--mcmc_step_size fast", "--mcmc_step_size is 'fast': give a number above 0, or auto."),
         ("--ebt_type adaln2", "--ebt_type is 'adaln2': choose default, time_embed, adaln or adaln_zero."),
-        ("--randomize_mcmc_num_steps_min 9",
+        ("--randomize_mcmc_num_steps 2 --randomize_mcmc_num_steps_min 9",
          "--randomize_mcmc_num_steps_min is 9: the most steps drawn is --mcmc_num_steps 2 + "
          "--randomize_mcmc_num_steps 2 = 4; give at most 4."),
         ("--randomize_mcmc_num_steps_min 2 --recipe s1",
@@ -184,7 +184,7 @@ def test_no_energy_flag_is_for_the_baseline(name: str) -> None:
     [
         "--denoising_initial_condition zeros",
         "--denoising_initial_condition zeros --recipe s1",
-        "--randomize_mcmc_num_steps_min 4",
+        "--randomize_mcmc_num_steps 2 --randomize_mcmc_num_steps_min 4",
         "--randomize_mcmc_num_steps_min 1 --recipe s2",
         "--mcmc_replay_buffer --mcmc_replay_buffer_size 8",
         "--mcmc_replay_buffer_size 8 --recipe s2",

@@ -63,7 +63,7 @@ def valid_settings(draw: st.DrawFn) -> dict[str, Any]:
         heads, pairs = draw(st.integers(1, 64)), draw(st.integers(1, 64))
         chosen |= {"multiheaded_attention_heads": heads, "embedding_dim": 2 * heads * pairs}
     if chosen.get("warm_up_steps") is not None:
-        end = chosen.get("max_scheduling_steps") or chosen.get("max_steps", 300)
+        end = chosen.get("max_scheduling_steps") or chosen.get("max_steps", FLAGS["max_steps"].default)
         chosen["warm_up_steps"] = min(chosen["warm_up_steps"], end)
     for name in draw(st.permutations(["debug_dataloader", "find_lr", "find_batch_size", "only_test"]))[1:]:
         chosen.pop(name, None)
@@ -97,6 +97,8 @@ def needs_are_met(name: str, chosen: dict[str, Any]) -> bool:
 def with_sound_energy(chosen: dict[str, Any]) -> dict[str, Any]:
     """The settings of an energy-based model without the energy flags that clash."""
     chosen = dict(chosen)
+    if settled("mcmc_step_size", chosen) == "auto":
+        chosen.pop("mcmc_step_size_lr_multiplier", None)
     if settled("update_from", chosen) == "probabilities":
         chosen.pop("normalize_initial_condition", None)
     if settled("langevin_dynamics_noise", chosen) == 0:
@@ -163,7 +165,7 @@ def test_a_record_is_plain_and_nested_by_concern() -> None:
         "run", "architecture", "energy", "data", "optimizer", "trainer", "checkpoint", "logging", "debugging",
         "testing",
     ]  # fmt: skip
-    assert tree["logging"]["wandb_tags"] == ["a", "b"] and tree["architecture"]["embedding_dim"] == 256
+    assert tree["logging"]["wandb_tags"] == ["a", "b"] and tree["architecture"]["embedding_dim"] == 128
     assert tree["optimizer"]["min_lr_scale"] == 10.0 and isinstance(tree["optimizer"]["min_lr_scale"], float)
 
 
@@ -179,7 +181,7 @@ def test_a_record_keeps_the_file_it_was_made_from(tmp_path: Path) -> None:
 
 def test_a_record_of_an_older_version_gets_defaults_for_what_it_lacks() -> None:
     config = from_dict({"trainer": {"seed": 3}})
-    assert config.trainer.max_steps == 300 and config.architecture.embedding_dim == 256
+    assert config.trainer.max_steps == RunConfig().trainer.max_steps and config.architecture.embedding_dim == 128
     assert config.sources["seed"] == "file" and config.sources["max_steps"] == "default"
 
 
@@ -195,7 +197,7 @@ def test_a_wrong_record_is_told() -> None:
 
 
 def test_differences_are_by_flag() -> None:
-    a, b = parse_command_line([]), parse_command_line(["--model_size", "4xs", "--seed", "0", "--no_wandb"])
+    a, b = (parse_command_line(["--model_size", size, *more]) for size, more in (("3xs", []), ("4xs", ["--no_wandb"])))
     assert differences(a, a) == {}
     assert differences(a, b) == {
         "model_size": ("3xs", "4xs"),
@@ -214,7 +216,7 @@ def test_the_table_shows_value_source_and_what_was_changed(tmp_path: Path) -> No
         "--config",
         str(file),
         "--model_size",
-        "4xs",
+        "3xs",
         "--max_steps",
         "300",
         "--wandb_tags",
@@ -226,7 +228,7 @@ def test_the_table_shows_value_source_and_what_was_changed(tmp_path: Path) -> No
     found = [re.fullmatch(r"([* ]) --(\w+) +(.*?)  +([a-z0-9_ -]+)", line) for line in lines]
     rows = {row[2]: row.groups() for row in found if row}
     assert rows.keys() == FLAGS.keys()
-    assert rows["max_steps"] == (" ", "max_steps", "300", "command line")
+    assert rows["max_steps"] == ("*", "max_steps", "300", "command line")
     assert rows["num_workers"] == ("*", "num_workers", "2", "file")
     assert rows["limit_val_batches"] == ("*", "limit_val_batches", "5", "--debug_mode")
     assert rows["debug_mode"] == ("*", "debug_mode", "true", "command line")

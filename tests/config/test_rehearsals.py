@@ -73,7 +73,7 @@ def test_a_file_can_rehearse_and_the_command_line_can_end_it(tmp_path: Path) -> 
         (4, "file"),
     ]
     run = parse_command_line(["--config", str(file), "--no-debug_mode"])
-    assert found(run, "max_steps", "val_sanity") == [(300, "default"), (4, "file")]
+    assert found(run, "max_steps", "val_sanity") == [(RunConfig().trainer.max_steps, "default"), (4, "file")]
 
 
 def test_of_two_rehearsals_the_shorter_wins() -> None:
@@ -135,4 +135,4 @@ def test_every_value_of_a_record_wins_over_its_rehearsal(switch: str) -> None:
     record = to_dict(parse_command_line([]))
     record["debugging"][switch] = 2.0 if switch == "overfit_batches" else True
     config = from_dict(record)
-    assert to_dict(config) == record and config.trainer.max_steps == 300
+    assert to_dict(config) == record and config.trainer.max_steps == RunConfig().trainer.max_steps
