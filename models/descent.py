@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from models.layers.vocabulary import embed, move
+
 
 @dataclass(frozen=True)
 class Step:
@@ -45,38 +47,37 @@ class Rule:
 
 
 def descend(
-    energy: Callable[[Tensor, int], Tensor],
+    slope: Callable[[Tensor, int], tuple[Tensor, Tensor]],
     embedding_VD: Tensor,
     start_BSV: Tensor,
     steps: list[Step],
     rule: Rule,
     differentiable: bool,
 ) -> Walk:
-    """Walk down energy(p @ embedding, landscape) from `start`.
+    """Walk down an energy from `start`.
 
-    The energy sees a prediction only through its embedding, so it is differentiated there, in D and not in V
-    dimensions, and the gradient is carried back through the embedding: dE/dp = dE/dz @ embedding^T.
+    slope: from z = p @ embedding [B, S, D] and a landscape to the energy [B, S] and dE/dz [B, S, D]. The energy sees a
+    prediction only through its embedding, so it is differentiated there, in D and not in V dimensions, and the
+    gradient is carried back through the embedding: dE/dp = dE/dz @ embedding^T.
     differentiable: keep what a loss on the predictions needs to reach the energy's parameters.
     """
     walk = Walk()
+    with torch.no_grad():
+        lengths_DD = (embedding_VD.T @ embedding_VD).float()  # |dE/dp|^2 = dE/dz @ this @ dE/dz
     y_BSV = start_BSV
     for step in steps:
         if rule.detach or not differentiable:
             y_BSV = y_BSV.detach()
-        if not isinstance(step.noise, float) or step.noise > 0:
+        if isinstance(step.noise, Tensor):
             y_BSV = y_BSV + step.noise * torch.randn_like(y_BSV)
-        p_BSV = y_BSV.softmax(-1) if rule.normalize else y_BSV
-        with torch.enable_grad():
-            z_BSD = p_BSV @ embedding_VD
-            if not z_BSD.requires_grad:
-                z_BSD = z_BSD.requires_grad_()
-            energy_BS = energy(z_BSD, step.landscape)
-            (slope_BSD,) = torch.autograd.grad(energy_BS.sum(), z_BSD, create_graph=differentiable)
-        slope_BSV = slope_BSD @ embedding_VD.T
-        y_BSV = (p_BSV if rule.from_probabilities else y_BSV) - step.size * slope_BSV
-        if not differentiable:
-            y_BSV = y_BSV.detach()
+        elif step.noise > 0:
+            y_BSV = torch.add(y_BSV, torch.randn_like(y_BSV), alpha=step.noise)
+        with torch.set_grad_enabled(differentiable):
+            z_BSD = embed(y_BSV, embedding_VD) if rule.normalize else y_BSV @ embedding_VD
+            energy_BS, slope_BSD = slope(z_BSD, step.landscape)
+            y_BSV = move(y_BSV, step.size * slope_BSD, embedding_VD, rule.from_probabilities)
         walk.predictions.append(y_BSV)
         walk.energies.append(energy_BS.detach())
-        walk.gradient_norms.append(slope_BSV.detach().norm(dim=-1).mean())
+        along_BSD = slope_BSD.detach().float()
+        walk.gradient_norms.append(((along_BSD @ lengths_DD) * along_BSD).sum(-1).clamp(min=0).sqrt().mean())
     return walk

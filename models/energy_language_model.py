@@ -13,6 +13,8 @@ from torchmetrics import MeanMetric
 from models.descent import Rule, Step, Walk, descend
 from models.energy_transformer import Context, EnergyTransformer
 from models.language_model import LanguageModel
+from models.layers import fusing
+from models.layers.vocabulary import cross_entropy, embed
 from models.replay import ReplayBuffer
 
 SMALLEST_STEP = 1e-6
@@ -89,7 +91,7 @@ class EnergyLanguageModel(LanguageModel):
         if self.thinking.start == "zeros":
             return torch.zeros(rows, length, vocabulary, **options)
         if not fixed:
-            return self.thinking.noise_scale * torch.randn(rows, length, vocabulary, **options)
+            return torch.randn(rows, length, vocabulary, **options).mul_(self.thinking.noise_scale)
         noise_SV = torch.randn(length, vocabulary, generator=torch.Generator().manual_seed(0)).to(**options)
         return (self.thinking.noise_scale * noise_SV).expand(rows, -1, -1)
 
@@ -97,14 +99,13 @@ class EnergyLanguageModel(LanguageModel):
         """Walk down the energy; the observed stream runs once for each landscape that the steps need."""
         contexts: dict[int, Context] = {}
 
-        def energy(z_BSD: Tensor, landscape: int) -> Tensor:
+        def slope(z_BSD: Tensor, landscape: int) -> tuple[Tensor, Tensor]:
             if landscape not in contexts:
-                with torch.set_grad_enabled(differentiable):
-                    contexts[landscape] = self.network.context(tokens_BS, landscape)
-            return self.network.energy(z_BSD, contexts[landscape])
+                contexts[landscape] = self.network.context(tokens_BS, landscape)
+            return self.network.slope(z_BSD, contexts[landscape], differentiable)
 
         embedding_VD = self.network.prediction_embedding
-        return descend(energy, embedding_VD, start_BSV, steps, self.thinking.rule, differentiable)
+        return descend(slope, embedding_VD, start_BSV, steps, self.thinking.rule, differentiable)
 
     def training_steps(self, rows: int, length: int) -> list[Step]:
         """The steps of one training batch: their number drawn once, their sizes for every position."""
@@ -147,6 +148,10 @@ class EnergyLanguageModel(LanguageModel):
         with torch.no_grad():  # kept positive itself: a clamp in front of it would leave it no gradient to come back by
             self.step_size.clamp_(min=SMALLEST_STEP)
 
+    def compile_blocks(self) -> None:
+        """Compile the written-out derivatives, not the blocks: no compiler differentiates twice through those."""
+        fusing.enabled = True
+
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         rows_BS = batch["input_ids"]
         start_BSV = self.start(rows_BS[:, :-1])
@@ -168,8 +173,7 @@ class EnergyLanguageModel(LanguageModel):
         return loss
 
     def cross_entropy(self, logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
-        exact = torch.promote_types(logits_BSV.dtype, torch.float32)  # at least: float64 stays as it is
-        return F.cross_entropy(logits_BSV.flatten(0, 1).to(exact), targets_BS.flatten(), ignore_index=self.pad_id)
+        return cross_entropy(logits_BSV, targets_BS, self.pad_id)
 
     def contrast(self, tokens_BS: Tensor, targets_BS: Tensor, walk: Walk) -> Tensor:
         """How much the energy prefers the walk's end to the true token: softplus(E(true) - E(found)), averaged."""
@@ -177,15 +181,17 @@ class EnergyLanguageModel(LanguageModel):
         context = self.network.context(tokens_BS, landscape)
         embedding_VD = self.network.prediction_embedding
         truth_BS = self.network.energy(embedding_VD[targets_BS], context)
-        found_BS = self.network.energy(walk.predictions[-1].detach().softmax(-1) @ embedding_VD, context)
+        found_BS = self.network.energy(embed(walk.predictions[-1].detach(), embedding_VD), context)
         return F.softplus(truth_BS - found_BS)[targets_BS != self.pad_id].mean()
 
     @torch.no_grad()
     def measured(self, walk: Walk, losses: list[Tensor], targets_BS: Tensor) -> dict[str, Tensor]:
         """What shows whether the walk is sound: losses by step, energies, slope and step size."""
         energies = [energy.mean() for energy in walk.energies]
-        first = losses[0] if len(losses) > 1 else self.cross_entropy(walk.predictions[0], targets_BS)
-        finite = torch.stack([prediction.isfinite().all().float() for prediction in walk.predictions])
+        first, last = losses[0], losses[-1]
+        if len(losses) == 1:  # the first step has no loss of its own: one row shows as much, and costs little
+            first, last = (self.cross_entropy(walk.predictions[t][:1], targets_BS[:1]) for t in (0, -1))
+        finite = torch.stack(walk.gradient_norms).isfinite().float()
         return {
             **{f"train_loss_step_{t + 1}": loss.detach() for t, loss in enumerate(losses) if len(losses) > 1},
             "steps": torch.tensor(float(len(walk.predictions))),
@@ -195,7 +201,7 @@ class EnergyLanguageModel(LanguageModel):
             "energy_gradient_norm": torch.stack(walk.gradient_norms).mean(),
             "step_size": self.step_size.detach(),
             "nonfinite_steps": 1 - finite.mean(),
-            "thinking_gain": (first - losses[-1]).detach(),
+            "thinking_gain": (first - last).detach(),
         }
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:

@@ -36,11 +36,15 @@ class EnergyShape(Shape):
 
 
 class Context(NamedTuple):
-    """What predictions look at. keys_values: per layer [B, H, O, K] twice; bias [B or 1, 1, S, O]; O = S or S+1."""
+    """What predictions look at, with the time token O = S+1 positions, else O = S.
+
+    keys_values: per layer [B, H, O+1, K] twice, the last row empty; bias: [B or 1, 1, S, O+1].
+    condition: what the blocks are told of the landscape, [D], or None.
+    """
 
     keys_values: list[tuple[Tensor, Tensor]]
     bias: Tensor
-    landscape: int
+    condition: Tensor | None
 
 
 class EnergyBlock(nn.Module):
@@ -72,6 +76,11 @@ class EnergyBlock(nn.Module):
         x_BSD = x_BSD + gated(mixed_BSD, gate)
         fed_BSD = self.feed_forward(modulate(self.feed_forward_norm(x_BSD), shift2, scale2))
         return x_BSD + gated(fed_BSD, gate2), keys, values
+
+    def keys_values(self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor) -> tuple[Tensor, Tensor]:
+        """What `observe` gives besides the stream, for the last block, whose stream nobody reads."""
+        shift, scale, *_ = self.modulations(condition)
+        return self.attention.keys_values(modulate(self.attention_norm(x_BSD), shift, scale), angles)
 
     def predict(
         self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor, keys: Tensor, values: Tensor, bias: Tensor
@@ -151,19 +160,29 @@ class EnergyTransformer(nn.Module):
             mask = F.pad(sees, (0, 0, 1, 0), value=False)
             mask[..., 0, 0] = True
         angles = self.rotations[: x_BSD.shape[1]]
-        keys_values = []
         condition = self.condition(landscape)
-        for block in self.blocks:
+        observed = []
+        for block in self.blocks[:-1]:
             x_BSD, keys, values = block.observe(x_BSD, condition, angles, mask)  # type: ignore[operator]
-            keys_values.append((keys, values))
+            observed.append((keys, values))
+        observed.append(self.blocks[-1].keys_values(x_BSD, condition, angles))  # type: ignore[operator]
+        keys_values = [(F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1))) for keys, values in observed]
+        sees = F.pad(sees, (0, 1), value=True)
         bias = torch.zeros(sees.shape, dtype=self.head.weight.dtype, device=sees.device)
-        return Context(keys_values, bias.masked_fill_(~sees, float("-inf")), landscape)
+        return Context(keys_values, bias.masked_fill_(~sees, float("-inf")), condition)
 
     def energy(self, z_BSD: Tensor, context: Context) -> Tensor:
         """The energy of each position's prediction, given what was observed. [B, S, D] -> [B, S]"""
         ahead = 2 if self.shape.conditioning == "time_embed" else 1
         angles = self.rotations[ahead : ahead + z_BSD.shape[1]]
-        condition = self.condition(context.landscape)
         for block, (keys, values) in zip(self.blocks, context.keys_values, strict=True):
-            z_BSD = block.predict(z_BSD, condition, angles, keys, values, context.bias)  # type: ignore[operator]
+            z_BSD = block.predict(z_BSD, context.condition, angles, keys, values, context.bias)  # type: ignore[operator]
         return self.head(self.norm(z_BSD)).squeeze(-1)
+
+    def slope(self, z_BSD: Tensor, context: Context, differentiable: bool) -> tuple[Tensor, Tensor]:
+        """The energy [B, S] and its gradient by the prediction [B, S, D], itself differentiable if asked."""
+        with torch.enable_grad():
+            z_BSD = z_BSD if z_BSD.requires_grad else z_BSD.requires_grad_()
+            energy_BS = self.energy(z_BSD, context)
+            (slope_BSD,) = torch.autograd.grad(energy_BS.sum(), z_BSD, create_graph=differentiable)
+        return energy_BS, slope_BSD

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.layers.rope import rotate
+from models.layers.attend import attend
+from models.layers.rope import split_heads
 
 
 class SelfAttention(nn.Module):
@@ -22,9 +20,14 @@ class SelfAttention(nn.Module):
 
     def project(self, x_BSD: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries and keys, and values, each [B, H, S, K]."""
-        qkv_3BHSK = self.query_key_value(x_BSD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        q_BHSK, k_BHSK, v_BHSK = qkv_3BHSK.unbind(0)
-        return rotate(q_BHSK, rotations), rotate(k_BHSK, rotations), v_BHSK
+        q_BHSK, k_BHSK, v_BHSK = split_heads(self.query_key_value(x_BSD), rotations, 3, self.heads)
+        return q_BHSK, k_BHSK, v_BHSK
+
+    def keys_values(self, x_BSD: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotated keys, and values, each [B, H, S, K]."""
+        projected = F.linear(x_BSD, self.query_key_value.weight[x_BSD.shape[-1] :])
+        k_BHSK, v_BHSK = split_heads(projected, rotations, 2, self.heads)
+        return k_BHSK, v_BHSK
 
     def observe(self, x_BSD: Tensor, rotations: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Attention of the stream to itself, and the keys and values that predictions will look at.
@@ -41,13 +44,7 @@ class SelfAttention(nn.Module):
     def predict(self, x_BSD: Tensor, rotations: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
         """Attention of each prediction to the observed positions that its bias allows, and to itself.
 
-        Plain products and a softmax, because this is differentiated twice and the fused kernels are not.
-        keys, values: of the observed stream, [B, H, O, K]; bias: 0 or -inf, [B or 1, 1, S, O].
+        keys, values: of the observed stream, [B, H, O+1, K]; bias: 0 or -inf, [B or 1, 1, S, O+1]; see `attend`.
         """
-        q_BHSK, k_BHSK, v_BHSK = self.project(x_BSD, rotations)
-        q_BHSK = q_BHSK / math.sqrt(q_BHSK.shape[-1])
-        observed_BHSO = q_BHSK @ keys.transpose(-1, -2) + bias
-        itself_BHS1 = (q_BHSK * k_BHSK).sum(-1, keepdim=True)
-        weights = torch.cat([observed_BHSO, itself_BHS1], dim=-1).softmax(-1)
-        mixed_BHSK = weights[..., :-1] @ values + weights[..., -1:] * v_BHSK
+        mixed_BHSK = attend(*self.project(x_BSD, rotations), keys, values, bias)
         return self.output(mixed_BHSK.transpose(1, 2).flatten(-2))

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from models.layers.fusing import fused
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "gelu": F.gelu, "relu": F.relu, "elu": F.elu}
 
@@ -15,10 +21,67 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, hidden: int, activation: str = "silu") -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[activation]
+        self.activation = activation
         self.gate_value = nn.Linear(width, 2 * hidden, bias=False)
         self.output = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        gate, value = self.gate_value(x_BSD).chunk(2, dim=-1)
-        return self.output(self.activation(gate) * value)
+        x = self.gate_value(x_BSD)
+        if self.activation == "silu" and not torch.compiler.is_compiling():
+            return self.output(_Swish.apply(x))
+        gate, value = x.chunk(2, dim=-1)
+        return self.output(ACTIVATIONS[self.activation](gate) * value)
+
+
+@fused
+def swish(x: Tensor) -> Tensor:
+    """silu(a) b of x = [a, b]"""
+    a, b = x.chunk(2, -1)
+    return F.silu(a).mul_(b)
+
+
+@fused
+def swish_slope(g: Tensor, x: Tensor) -> Tensor:
+    """[g b silu'(a), g silu(a)]"""
+    a, b = x.chunk(2, -1)
+    along = torch.ops.aten.silu_backward(g * b, a)
+    return torch.cat([along, F.silu(a).mul_(g)], -1)
+
+
+@fused
+def swish_curve(u: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What a cotangent u of the slope gives to g and to x."""
+    (a, b), (u_a, u_b) = x.chunk(2, -1), u.chunk(2, -1)
+    sigma = a.sigmoid()
+    s = a * sigma
+    first = torch.addcmul(sigma + s, s, sigma, value=-1)  # silu'
+    second = torch.sub(s, first, alpha=2).mul_(sigma.sub_(1))  # silu'' = (1 - sigma) (2 silu' - silu)
+    to_a = second.mul_(b).mul_(u_a).addcmul_(u_b, first).mul_(g)
+    along = first.mul_(u_a)
+    return torch.addcmul(along * b, u_b, s), torch.cat([to_a, along.mul_(g)], -1)
+
+
+class _Swish(Function):
+    """silu(a) b with its derivatives written out, [..., 2 H] -> [..., H]"""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return swish(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return _SwishSlope.apply(g, x)
+
+
+class _SwishSlope(Function):
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(g, x)
+        return swish_slope(g, x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, u: Tensor) -> tuple[Tensor, Tensor]:
+        return swish_curve(u, *ctx.saved_tensors)

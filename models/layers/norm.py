@@ -14,51 +14,80 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from models.layers.fusing import fused
+
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """[..., D], [..., D] -> [..., 1]"""
     return torch.linalg.vecdot(a, b).unsqueeze(-1)
 
 
+@fused
+def normalised(x: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """r = 1 / rms(x), and x r scale"""
+    r = torch.rsqrt(dot(x, x) / x.shape[-1] + eps)
+    return (x * r).mul_(scale), r
+
+
+@fused
+def normalised_slope(g: Tensor, x: Tensor, r: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """The symmetric Jacobian of x r times g scale: r h - (r^3 / D) x (x.h), h = g scale; and x.h"""
+    h = g * scale
+    along = dot(x, h)
+    return h.addcmul_(x, along * (r * r / -x.shape[-1])).mul_(r), along
+
+
+@fused
+def normalised_curve(
+    v: Tensor, g: Tensor, x: Tensor, r: Tensor, scale: Tensor, along_h: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What a cotangent v of the slope gives to g, to x (r's share included) and, before it is summed, to scale."""
+    h = g * scale
+    along_v, squared = dot(x, v), r * r / x.shape[-1]
+    to_h = torch.addcmul(v, x, along_v * squared, value=-1).mul_(r)
+    to_x = x * (dot(v, h) - 3 * squared * along_h * along_v)
+    to_x = to_x.addcmul_(h, along_v).addcmul_(v, along_h).mul_(-squared * r)
+    return to_h * scale, to_x, to_h.mul_(g)
+
+
 class _Normalise(Function):
-    """x / rms(x)"""
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, eps: float) -> Tensor:
+        y, r = normalised(x, scale, eps)
+        ctx.save_for_backward(x, scale, r)
+        return y
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
-        r = torch.rsqrt(dot(x, x) / x.shape[-1] + eps)
-        ctx.save_for_backward(x, r)
-        return x * r
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        x, scale, r = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the inner gradient, which is one along the prediction alone
+            return _NormaliseSlope.apply(g, x, r, scale), None, None
+        return normalised_slope(g, x, r, scale)[0], (g * x).mul_(r).flatten(0, -2).sum(0), None
 
+
+class _NormaliseSlope(Function):
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        x, r = ctx.saved_tensors
-        return _NormaliseBackward.apply(g, x, r), None
-
-
-class _NormaliseBackward(Function):
-    """The symmetric Jacobian times g: r g - (r^3 / D) x (x.g)"""
-
-    @staticmethod
-    def forward(ctx: Any, g: Tensor, x: Tensor, r: Tensor) -> Tensor:
-        along = dot(x, g)
-        ctx.save_for_backward(g, x, r, along)
-        return torch.addcmul(g, x, along * (r * r / x.shape[-1]), value=-1).mul_(r)
+    def forward(ctx: Any, g: Tensor, x: Tensor, r: Tensor, scale: Tensor) -> Tensor:
+        slope, along = normalised_slope(g, x, r, scale)
+        ctx.save_for_backward(g, x, r, scale, along)
+        return slope
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, Tensor, None]:
-        # r is a function of x, and its share of the derivative is in the formula for x: it gets none of its own.
-        g, x, r, along_g = ctx.saved_tensors
-        along_v, squared = dot(x, v), r * r / x.shape[-1]
-        to_g = torch.addcmul(v, x, along_v * squared, value=-1).mul_(r)
-        to_x = x * (dot(v, g) - 3 * squared * along_g * along_v)
-        to_x = to_x.addcmul_(g, along_v).addcmul_(v, along_g).mul_(-squared * r)
-        return to_g, to_x, None
+    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, Tensor, None, Tensor]:
+        to_g, to_x, to_scale = normalised_curve(v, *ctx.saved_tensors)
+        return to_g, to_x, None, to_scale.flatten(0, -2).sum(0)
 
 
-def normalise(x: Tensor, eps: float) -> Tensor:
-    """x over its root mean square, [..., D]; may be differentiated twice."""
-    return _Normalise.apply(x, eps)
+def normalise(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """x over its root mean square times scale, [..., D].
+
+    May be differentiated twice; a gradient taken with create_graph=True is one along x, scale gets its own from the
+    outer backward.
+    """
+    if torch.compiler.is_compiling():  # the compiler fuses what autograd would not
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * scale
+    return _Normalise.apply(x.to(scale.dtype), scale, eps)  # float32 under autocast
 
 
 class RMSNorm(nn.Module):
@@ -70,7 +99,7 @@ class RMSNorm(nn.Module):
         self.scale = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return normalise(x, self.eps) * self.scale
+        return normalise(x, self.scale, self.eps)
 
 
 class DynamicTanh(nn.Module):

@@ -15,12 +15,13 @@ def values(*shape: int) -> torch.Tensor:
 
 
 def test_normalise() -> None:
-    x = values(3, 4, 6)
-    torch.testing.assert_close(normalise(x, 1e-5), F.rms_norm(x, (6,), eps=1e-5))
-    assert gradcheck(lambda x: normalise(x, 1e-2), x) and gradgradcheck(lambda x: normalise(x, 1e-2), x)
+    x, scale = values(3, 4, 6), values(6)
+    torch.testing.assert_close(normalise(x, scale, 1e-5), F.rms_norm(x, (6,), scale, eps=1e-5))
+    assert gradcheck(lambda x, scale: normalise(x, scale, 1e-2), (x, scale))
+    assert gradgradcheck(lambda x, scale: normalise(x, scale, 1e-2), (x, scale))
 
 
 def test_small_numbers_stay_finite() -> None:
     x = torch.zeros(2, 4, requires_grad=True)
-    normalise(x, 1e-5).sum().backward()
+    normalise(x, torch.ones(4), 1e-5).sum().backward()
     assert x.grad is not None and bool(x.grad.isfinite().all())

@@ -44,7 +44,7 @@ def test_every_energy_flag_trains_to_finite_losses(door: Door, flags: tuple[str,
 
 
 def test_the_walk_is_written_down(door: Door) -> None:
-    output = door.ebt()()
+    output = door.ebt("--no-truncate_mcmc")()
     assert "--mcmc_step_size auto: 0." in output
     row = rows_of(door, "train_loss")[-1]
     names = {"steps", "energy_first", "energy_last", "energy_gap", "energy_gradient_norm", "step_size", "thinking_gain"}
@@ -101,3 +101,17 @@ def test_a_checkpoint_with_another_vocabulary(door: Door) -> None:
     flags = ("--execution_mode", "finetune", "--finetuning_model_ckpt", checkpoint, "--tokenizer", "bpe:300")
     output = door.ebt()(*flags, status=2)
     assert "use the same --tokenizer, --model_size and architecture flags." in output
+
+
+def test_a_replay_buffer_larger_than_memory(door: Door) -> None:
+    output = door.ebt("--mcmc_replay_buffer", "--mcmc_replay_buffer_size", str(10**12))(status=2)
+    assert "--mcmc_replay_buffer_size is 1000000000000: a row has" in output and "GB are free; choose at most" in output
+
+
+def test_a_compiled_run_learns_the_same(corpus: Path, tmp_path: Path) -> None:
+    losses = []
+    for name, flags in (("plain", ()), ("compiled", ("--compile_model",))):
+        one = Door(corpus, tmp_path / name).ebt("--max_steps", "3", *flags)
+        assert ("--compile_model: " in one()) is bool(flags)
+        losses.append([row["train_loss"] for row in rows_of(one, "train_loss")])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0] != losses[1]

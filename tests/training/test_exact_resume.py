@@ -70,7 +70,10 @@ def same(a: Any, b: Any) -> bool:
     return a == b
 
 
-REPLAY = ("--mcmc_replay_buffer", "--mcmc_replay_buffer_size", "6", "--langevin_dynamics_noise", "0.1")
+REPLAY = (
+    *("--mcmc_replay_buffer", "--mcmc_replay_buffer_size", "6", "--langevin_dynamics_noise", "0.1"),
+    *("--randomize_mcmc_num_steps", "2"),
+)
 
 
 @pytest.mark.parametrize("model", ["baseline_transformer", "ebt"])

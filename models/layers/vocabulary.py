@@ -1,0 +1,123 @@
+"""What is as wide as the vocabulary: embedding a prediction, moving it, judging it.
+
+With 50,000 tokens nothing else needs as much memory. A walk's graph would hold a softmax, a log-softmax and a slope for
+each step; these functions hold the prediction itself and nothing more, and make the rest again in the backward pass, a
+few rows at a time. The energy is differentiated at the embedding, so all of this is differentiated once only.
+
+y: [N, V], N = B S. W: [V, D]. Matrix products are in W's type, so that autocast's choice is made once, by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+ROWS, ELEMENTS = 256, 2**20  # what is made again is as large as the larger of the two
+
+
+def parts(y: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same rows of y and of the others, so many at a time."""
+    rows = max(ROWS, ELEMENTS // y.shape[-1])
+    return zip(*(tensor.split(rows) for tensor in (y, *others)), strict=True)
+
+
+def through_softmax(p: Tensor, dp: Tensor) -> Tensor:
+    """What a softmax passes on of dp, the derivative by its result p."""
+    return torch.ops.aten._softmax_backward_data(dp.to(p.dtype), p, -1, p.dtype)
+
+
+class _Embed(Function):
+    """softmax(y) W, [N, D]"""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(y, w)
+        return torch.cat([row.softmax(-1).to(w.dtype) @ w for (row,) in parts(y)])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
+        y, w = ctx.saved_tensors
+        dy, dw = torch.empty_like(y) if ctx.needs_input_grad[0] else None, torch.zeros_like(w)
+        for row, g_row, out in parts(y, g, y if dy is None else dy):
+            p = row.softmax(-1)
+            dw.addmm_(p.to(w.dtype).T, g_row)
+            if dy is not None:
+                out.copy_(through_softmax(p, g_row @ w.T))
+        return dy, dw
+
+
+class _Move(Function):
+    """y - d W^T, or softmax(y) - d W^T, [N, V]"""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, d: Tensor, w: Tensor, from_probabilities: bool) -> Tensor:
+        ctx.save_for_backward(d, w, *([y] if from_probabilities else []))
+        start = y.softmax(-1) if from_probabilities else y
+        return torch.addmm(start, d, w.T, alpha=-1) if start.dtype == w.dtype else start - d @ w.T
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        d, w, *probabilities_of = ctx.saved_tensors
+        low, dy = g.to(w.dtype), g if ctx.needs_input_grad[0] else None
+        if dy is not None and probabilities_of:
+            dy = torch.cat([through_softmax(row.softmax(-1), g_row) for row, g_row in parts(*probabilities_of, g)])
+        return dy, (low @ w).neg_(), (low.T @ d).neg_(), None
+
+
+class _CrossEntropy(Function):
+    """The mean of log sum exp(y) - y[target] over the targets that count."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, targets: Tensor, ignored: int) -> Tensor:
+        ctx.ignored = ignored
+        ctx.save_for_backward(y, targets)
+        exact = torch.promote_types(y.dtype, torch.float32)  # at least: float64 stays as it is
+        losses = [
+            F.cross_entropy(row.to(exact), target, ignore_index=ignored, reduction="sum")
+            for row, target in parts(y, targets)
+        ]
+        return torch.stack(losses).sum() / (targets != ignored).sum().clamp(min=1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        y, targets = ctx.saved_tensors
+        counted = (targets != ctx.ignored).to(g.dtype)
+        share, dy = (counted * (g / counted.sum().clamp(min=1)))[:, None], torch.empty_like(y)
+        for row, target, part, out in parts(y, targets[:, None], share, dy):
+            p = row.to(g.dtype).softmax(-1)
+            out.copy_(p.scatter_add_(1, target, -torch.ones_like(part)).mul_(part))
+        return dy, None, None
+
+
+def product_type(x: Tensor) -> torch.dtype:
+    """The type of matrix products here and now: autocast's, where it is on."""
+    device = x.device.type
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if on else x.dtype
+
+
+def embed(y_BSV: Tensor, embedding_VD: Tensor) -> Tensor:
+    """The embedding of the distribution that y has as logits. [B, S, V], [V, D] -> [B, S, D]"""
+    w_VD = embedding_VD.to(product_type(embedding_VD))
+    return _Embed.apply(y_BSV.flatten(0, 1), w_VD).unflatten(0, y_BSV.shape[:2])
+
+
+def move(y_BSV: Tensor, step_BSD: Tensor, embedding_VD: Tensor, from_probabilities: bool) -> Tensor:
+    """Step down along a slope of the embedding: y (or its distribution) - step W^T. -> [B, S, V]"""
+    w_VD = embedding_VD.to(product_type(embedding_VD))
+    moved = _Move.apply(y_BSV.flatten(0, 1), step_BSD.flatten(0, 1).to(w_VD.dtype), w_VD, from_probabilities)
+    return moved.unflatten(0, y_BSV.shape[:2])
+
+
+def cross_entropy(y_BSV: Tensor, targets_BS: Tensor, ignored: int) -> Tensor:
+    """The mean loss of logits over all targets but the ignored ones."""
+    return _CrossEntropy.apply(y_BSV.flatten(0, 1), targets_BS.flatten(), ignored)
