@@ -26,6 +26,8 @@ from training.optimizers import build_optimizer
 LARGEST_BATCH = 4096
 LR_STEPS = 100
 LR_FROM, LR_TO = 1e-6, 1.0
+RISE = 0.02  # of the whole fall: a loss so much over its lowest has begun to rise
+SAFETY = 10  # a rate that holds for a whole run is so much below the one where the loss begins to rise
 
 
 def device_of(config: RunConfig) -> torch.device:
@@ -131,14 +133,16 @@ def find_batch_size(config: RunConfig, data: DataModule, model: LanguageModel, l
 
 
 def find_lr(config: RunConfig, data: DataModule, model: LanguageModel, picture: Path) -> float:
-    """Raise the learning rate from step to step until the loss bursts; plot it and suggest the steepest place."""
+    """Raise the learning rate from step to step until the loss bursts; plot it and suggest a rate below that."""
     model = copy.deepcopy(model).to(device_of(config))
-    optimizer = build_optimizer(model, config.optimizer, config.trainer.batch_size_per_device)
+    rows = config.trainer.batch_size_per_device
+    model.calibrate({name: tensor.to(model.device) for name, tensor in next(training_batches(data, rows, 1)).items()})
+    optimizer = build_optimizer(model, config.optimizer, rows, model.learning_rate_multipliers())
     ratios = [group["lr"] / config.optimizer.peak_learning_rate for group in optimizer.param_groups]
     rates: list[float] = []
     losses: list[float] = []
     smooth: list[float] = []
-    batches = training_batches(data, config.trainer.batch_size_per_device, LR_STEPS)
+    batches = training_batches(data, rows, LR_STEPS)
     with Console(stderr=True).status("learning rate range test …") as status:
         for number, batch in enumerate(batches):
             rate = LR_FROM * (LR_TO / LR_FROM) ** (number / (LR_STEPS - 1))
@@ -151,22 +155,28 @@ def find_lr(config: RunConfig, data: DataModule, model: LanguageModel, picture: 
             status.update(f"learning rate range test: {number + 1}/{LR_STEPS}, rate {rate:.1e}, loss {loss:.3f}")
             if not loss < 2 * losses[0]:
                 break
-    suggestion = suggest(rates, smooth)
-    draw_range_test(rates, losses, smooth, suggestion, picture)
-    print(f"--find_lr: the loss falls fastest at about {suggestion:.1e}: try --peak_learning_rate {suggestion:.1g}")
-    print(f"           (now {config.optimizer.peak_learning_rate:g}); the curve is in {picture}")
+    rising, suggestion = suggest(rates, smooth)
+    draw_range_test(rates, losses, smooth, rising, suggestion, picture)
+    print(f"--find_lr: the loss falls until a rate of about {rising:.1e}; a tenth of that holds for a whole run:")
+    print(f"           try --peak_learning_rate {suggestion:.1g} (now {config.optimizer.peak_learning_rate:g});")
+    print(f"           the curve is in {picture}")
     return suggestion
 
 
-def suggest(rates: list[float], smooth: list[float]) -> float:
-    """The rate where the smoothed loss falls most per tenfold, before its lowest point."""
-    lowest = min(range(len(smooth)), key=lambda index: smooth[index])
-    falls = [smooth[index] - smooth[index + 2] for index in range(max(1, min(lowest, len(smooth) - 2)))]
-    return rates[max(range(len(falls)), key=lambda index: falls[index]) + 1]
+def suggest(rates: list[float], smooth: list[float]) -> tuple[float, float]:
+    """The last rate before the smoothed loss rises for good, and the rate to train with.
+
+    The steepest place is no guide: the loss falls steepest early, when everything is still to be learnt, whatever the
+    rate, and training at that rate is slow.
+    """
+    lowest = min(smooth)
+    near = lowest + RISE * (smooth[0] - lowest)
+    rising = max((rate for rate, loss in zip(rates, smooth, strict=True) if loss <= near), default=rates[0])
+    return rising, rising / SAFETY
 
 
 def draw_range_test(
-    rates: list[float], losses: list[float], smooth: list[float], suggestion: float, picture: Path
+    rates: list[float], losses: list[float], smooth: list[float], rising: float, suggestion: float, picture: Path
 ) -> None:
     import matplotlib
 
@@ -176,6 +186,7 @@ def draw_range_test(
     figure, axes = pyplot.subplots(figsize=(7, 4))
     axes.semilogx(rates, losses, color="0.75", label="loss")
     axes.semilogx(rates, smooth, color="C0", label="smoothed")
+    axes.axvline(rising, color="0.5", linestyle=":", label=f"begins to rise at {rising:.1e}")
     axes.axvline(suggestion, color="C1", linestyle="--", label=f"suggestion {suggestion:.1e}")
     axes.set_ylim(min(losses) - 0.3, losses[0] * 1.3)
     axes.set_xlabel("learning rate")

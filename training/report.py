@@ -8,11 +8,14 @@ import shlex
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from torch._dynamo.utils import compilation_time_metrics
 
 from config import RunConfig
 from data import DataModule
 from data.baselines import ngram_baselines
 from runs import RunFolder, is_first_process
+from training.comparison import compare_with_baseline
+from training.showing import attempt, is_rehearsal, show_model, worth_showing
 from training.trainer import Training
 
 NEAR_ZERO = 0.05  # share of the first loss that counts as learnt by heart
@@ -30,8 +33,17 @@ def closing_report(config: RunConfig, folder: RunFolder, data: DataModule, train
         for split, result in recorder.results.items():
             if result["targets"]:
                 print_results(config, data, split, result, training.recorder.tokens_per_byte[split])
+    if config.trainer.compile_model:
+        graphs = compilation_time_metrics.get("_compile.compile_inner", [])
+        print(f"--compile_model: {len(graphs)} graphs compiled in {sum(graphs):.0f} s")
     if config.debugging.profiler:
         print_profile(folder)
+    if worth_showing(config, training):
+        attempt("the model", lambda: show_model(config, folder, data, training.model))
+    if config.testing.compare_baseline and is_rehearsal(config):
+        print("--compare_baseline: not after a rehearsal")
+    elif config.testing.compare_baseline:
+        compare_with_baseline(config, folder, data, training)
     print(f"\nrun folder  {folder.path}")
     if not config.testing.only_test and not config.debugging.fast_dev_run:
         best = folder.checkpoints / "best.ckpt"
@@ -70,6 +82,10 @@ def print_results(
         style = "bold" if name == config.run.model_name else None
         table.add_row(name, f"{value:.4f}", f"{value * tokens_per_byte / math.log(2):.4f}", style=style)
     Console().print(table)
+    by_step = [value for name, value in result.items() if name.startswith("loss_step_")]
+    if by_step:
+        losses = ", ".join(f"{number}: {value:.4f}" for number, value in enumerate(by_step, 1))
+        print(f"loss after step {losses}; thinking gains {result['thinking_gain']:.4f} nats per token")
 
 
 def overfit_verdict(first: float, last: float) -> int:

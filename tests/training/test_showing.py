@@ -1,0 +1,182 @@
+"""What a person sees at the end of a run, and that none of it can spoil the run."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from config import SettingsError, parse_command_line
+from config.flags import FLAGS
+from config.record import differences
+from tests.conftest import Door
+from training.comparison import twin_of
+from training.showing import Curve, Glyphs, attempt, beginning, draw_descent, energy_plot, glyphs, readable
+
+MEAN = np.array([5.0, -2.0, -3.0, -3.2, -3.3, -3.3, -3.3, -3.2, -3.1])
+CURVE = Curve(MEAN - 1, MEAN, MEAN + 1, np.linspace(5.5, 1.5, 9), truth=-1.0)
+PLAIN = glyphs("ascii")
+
+
+def test_the_plot_shows_mean_quartiles_and_the_true_token() -> None:
+    lines = energy_plot(CURVE, 2, glyphs("utf-8"))
+    plot, steps, losses = lines[:8], lines[8], lines[9]
+    assert max(map(len, lines)) <= 80
+    assert plot[0].split()[0] == "6.00" and plot[-1].split()[0] == "-4.30"
+    assert sum(line.count("●") for line in plot) == 9
+    assert sum(line.count("┈") > 20 for line in plot) == 1
+    assert steps.split() == ["steps", "0", "1", "2*", "3", "4", "5", "6", "7", "8"]
+    assert losses.split() == ["loss", "5.50", "5.00", "4.50", "4.00", "3.50", "3.00", "2.50", "2.00", "1.50"]
+    for column, step in ((plot[1].index("●"), "0"), (steps.index("0"), "0")):
+        assert column == steps.index(step)
+
+
+def test_the_plot_is_ascii_where_it_must_be() -> None:
+    assert PLAIN == Glyphs("o", "|", "-", "|", "+", "^", "v") == glyphs(None) == glyphs("no such encoding")
+    lines = energy_plot(CURVE, 2, PLAIN)
+    assert "\n".join(lines).isascii() and sum(line.count("o") for line in lines[:8]) == 9
+
+
+def test_steps_that_leave_the_picture_do_not_squeeze_the_rest() -> None:
+    mean = MEAN.copy()
+    mean[6:] = 1e6, np.nan, np.inf
+    curve = CURVE._replace(
+        low=mean - 1, mean=mean, high=mean + 1, loss=np.append(CURVE.loss[:6], [1e5, np.nan, np.inf])
+    )
+    lines = energy_plot(curve, 2, PLAIN)
+    assert float(lines[0].split()[0]) < 20 and "^" in lines[0]
+    assert sum(line.count("o") for line in lines[:8]) == 6
+    assert lines[9].split()[-3:] == ["large"] * 3
+
+
+def test_a_walk_without_any_finite_energy_is_drawn_empty() -> None:
+    nothing = np.full(9, np.nan)
+    curve = Curve(nothing, nothing, nothing, nothing, float("nan"))
+    assert not any("o" in line for line in energy_plot(curve, 2, PLAIN)[:8])
+
+
+def test_many_steps_fit_and_keep_the_trained_number() -> None:
+    mean = np.linspace(1, 0, 41)
+    lines = energy_plot(Curve(mean, mean, mean, mean, 0.0), 7, PLAIN)
+    assert max(map(len, lines)) <= 80
+    assert "7*" in lines[8].split() and lines[8].split()[-1] == "40"
+
+
+def test_the_picture_is_a_png() -> None:
+    from models import build_model
+
+    model = build_model(parse_command_line(["--model_name", "ebt", "--model_size", "4xs"]), 258, 256, 257)
+    file = io.BytesIO()
+    draw_descent(CURVE, model.thinking, file)  # type: ignore[arg-type]
+    assert file.getvalue().startswith(b"\x89PNG") and len(file.getvalue()) > 10_000
+
+
+def test_text_of_a_model_cannot_steer_the_terminal() -> None:
+    assert readable("a\x1b[2J\tb\r\nc\u202e\x00é", "utf-8") == ["a\\x1b[2J\\tb\\r", "c\\u202e\\x00é"]
+    assert readable("é●", "ascii") == ["\\xe9\\u25cf"]
+
+
+def test_a_prompt_is_the_beginning_of_a_document_that_goes_on() -> None:
+    tokens = np.array([9, 1, 2, 9, 3, 4, 5, 6, 9, 7])
+    assert beginning(tokens, 9, 3).tolist() == [9, 3, 4, 5]
+    assert beginning(tokens, 9, 100).tolist() == [9, 3, 4, 5, 6]
+
+
+def test_what_cannot_be_shown_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left\non device")
+
+    attempt("the descent", full)
+    assert capsys.readouterr().err == "could not show the descent: OSError: [Errno 28] No space left on device\n"
+
+
+def test_the_twin_differs_in_the_model_and_its_rate_only() -> None:
+    energy = "--model_name ebt --recipe s2 --mcmc_step_size auto --compare_baseline"
+    shape = "--model_size xxs --embedding_dim 192 --seed 3 --max_steps 70 --peak_learning_rate 0.1"
+    config = parse_command_line(f"{energy} {shape} --run_name a --resume_training_ckpt last --no_wandb".split())
+    changed = {name: new for name, (_, new) in differences(config, twin_of(config)).items()}
+    assert {name: value for name, value in changed.items() if FLAGS[name].group != "energy"} == {
+        "run_name": "a-transformer++",
+        "model_name": "baseline_transformer",
+        "recipe": "laptop",
+        "peak_learning_rate": 0.0012,
+        "resume_training_ckpt": None,
+        "compare_baseline": False,
+    }
+    long = replace(config, run=replace(config.run, run_name="é" * 100))
+    assert twin_of(long).run.run_name == "é" * 80 + "-transformer++"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            "--model_name baseline_transformer",
+            "is not used by --model_name baseline_transformer: remove it, or choose --model_name ebt.",
+        ),
+        (
+            "--model_name ebt --only_test --only_test_model_ckpt last",
+            "has no effect with --only_test: remove one of them.",
+        ),
+        (
+            "--model_name ebt --execution_mode finetune --finetuning_model_ckpt a.ckpt",
+            "is not used by --execution_mode finetune: remove it, or choose --execution_mode pretrain.",
+        ),
+    ],
+)
+def test_a_comparison_needs_an_ebt_trained_from_scratch(flags: str, words: str) -> None:
+    with pytest.raises(SettingsError) as problem:
+        parse_command_line(["--compare_baseline", *flags.split()])
+    assert str(problem.value) == f"--compare_baseline {words}"
+
+
+def test_the_end_of_a_run(door: Door) -> None:
+    output = door.ebt()("--max_steps", "50", "--run_name", "small", "--compare_baseline", "--log_every_n_steps", "10")
+    assert re.search(r"loss after step 1: \d\.\d{4}, 2: \d\.\d{4}; thinking gains -?\d\.\d{4} nats per token", output)
+    assert "energy by steps taken, 128 positions of held-out text" in output
+    assert re.search(r"the true token has the lower energy at \d+% of \d+ held-out positions", output)
+    assert re.search(r"  given  \| \S.*\n(.*\n)*?  sample \| ", output)
+    mine, other = sorted((door.logs / "runs").iterdir(), key=lambda folder: "transformer" in folder.name)
+    assert (mine / "energy.png").read_bytes().startswith(b"\x89PNG") and not (other / "energy.png").exists()
+    config = json.loads((other / "config.json").read_text())
+    assert config["run"]["run_name"] == "small-transformer++" and config["optimizer"]["peak_learning_rate"] == 0.0024
+    table = output[output.index("valid split, nats per token and bits per byte") :]
+    rows = [line.split() for line in table.splitlines() if line.split()[:1] in (["ebt"], ["Transformer++"])]
+    assert [row[:4] for row in rows] == [
+        ["ebt", "296,194", "50", "6,400"],
+        ["Transformer++", "263,040", "50", "6,400"],
+    ]
+    times = float(re.search(r"a step of the EBT takes (\S+) times the FLOPs", table).group(1))  # type: ignore[union-attr]
+    assert 3 < times < 12
+    assert "run folder" in table and str(mine) in table
+    assert "valid split" not in (mine / "console.log").read_text().split("run folder")[1]
+
+
+def test_nothing_that_is_shown_can_fail_a_run(door: Door) -> None:
+    fault = f"""
+    import training.showing as showing
+    import training.comparison as comparison
+    showing.FEWEST_STEPS = 1
+    def full(path, write):
+        raise OSError(28, "No space left on device")
+    showing.write_atomically = full
+    showing.sample = None
+    comparison.DOOR = {sys.executable!r}
+    """
+    output = door.ebt().with_fault(fault, "--compare_baseline")
+    assert "could not show the descent of the energy: OSError: [Errno 28] No space left on device" in output
+    assert "could not show a sample: TypeError" in output
+    assert re.search(r"--compare_baseline: the Transformer\+\+ ended with status \d+: no comparison", output)
+    assert "the true token has the lower energy" in output and "train on" in output
+
+
+def test_a_rehearsal_shows_nothing_and_compares_nothing(door: Door) -> None:
+    output = door.ebt()("--fast_dev_run", "--compare_baseline")
+    assert "--compare_baseline: not after a rehearsal" in output
+    assert "energy by steps" not in output and "sample" not in output
+    assert not list(door.run_folder.glob("*.png"))
