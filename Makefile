@@ -19,8 +19,8 @@ setup: .venv/installed  ## make .venv and install what is pinned in setup.cfg; i
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $@
 
-train: setup  ## train the default model on text that Python carries; flags go in ARGS="--max_steps 100"
-	$(BIN)/python train_model.py --no_wandb $(ARGS)
+train: setup  ## train an EBT, then its Transformer++, on text that Python carries; flags in ARGS="--max_steps 100"
+	$(BIN)/python train_model.py --no_wandb --compare_baseline $(ARGS)
 
 test: setup  ## run all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)

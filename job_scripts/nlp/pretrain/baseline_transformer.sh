@@ -4,4 +4,4 @@
 set -euo pipefail
 # shellcheck source=/dev/null
 source "$(dirname "${BASH_SOURCE[0]}")/../../environment.sh"
-exec "${python:?}" train_model.py --run_name baseline_transformer --model_name baseline_transformer --model_size xxs "$@"
+exec "${python:?}" train_model.py --run_name baseline_transformer --model_name baseline_transformer --model_size xxs --context_length 256 "$@"

@@ -4,4 +4,4 @@
 set -euo pipefail
 # shellcheck source=/dev/null
 source "$(dirname "${BASH_SOURCE[0]}")/../../environment.sh"
-exec "${python:?}" train_model.py --run_name ebt_s1 --model_name ebt --recipe s1 --model_size xxs "$@"
+exec "${python:?}" train_model.py --run_name ebt_s1 --model_name ebt --recipe s1 --model_size xxs --context_length 256 "$@"

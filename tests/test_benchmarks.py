@@ -1,0 +1,101 @@
+"""What is measured against ours computes the same, and the measurements are told as they are."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from benchmarks import concatenated, energy
+from benchmarks.__main__ import main
+from config import parse_command_line
+from models import build_model
+from models.energy_language_model import EnergyLanguageModel
+from models.layers.rope import rotations
+
+V, S, D, H, PAD = 11, 6, 8, 2, 10
+SIZE = f"--num_transformer_blocks 2 --embedding_dim {D} --multiheaded_attention_heads {H} --context_length {S}"
+ROWS = torch.tensor([[3, 1, 2, 0, 3, 9, 4], [4, 5, 8, 6, 7, 10, 10]])
+
+
+@pytest.mark.parametrize("recipe", ["s1", "s1 --no_mcmc_detach", "s2 --no-mcmc_replay_buffer", "laptop"])
+@pytest.mark.parametrize("conditioning", ["default", "time_embed", "adaln"])
+def test_the_concatenated_form_has_the_same_loss_and_gradients(conditioning: str, recipe: str) -> None:
+    flags = f"--model_name ebt {SIZE} --no-isolate_documents --ebt_type {conditioning} --recipe {recipe}"
+    model = build_model(parse_command_line([*flags.split(), "--mcmc_step_size", "2.0"]), V, 0, PAD).double()
+    assert isinstance(model, EnergyLanguageModel)
+    model.network.rotations = rotations(S + 2, D // H)
+    torch.manual_seed(0)
+    for parameter in model.network.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    found = []
+    for loss_of in (
+        lambda: model.training_step({"input_ids": ROWS}, 0),
+        lambda: concatenated.training_loss(model, ROWS),
+    ):
+        torch.manual_seed(3)
+        loss = loss_of()
+        found.append((loss.detach(), *torch.autograd.grad(loss, learned)))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)
+
+
+TINY = energy.Point(vocabulary=16, context=8, size="4xs", recipe="S2")
+
+
+@pytest.fixture(autouse=True)
+def tiny_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(energy.TOKENS, TINY.vocabulary, 16)
+
+
+def test_a_point_is_measured_in_time_and_flops() -> None:
+    found = energy.work({"task": "times", "point": asdict(TINY), "budget": 0.0, "forms": "abd"})
+    assert found["times"].keys() == set("abd") and all(0 < spent < 60 for spent in found["times"].values())
+    assert found["flops"]["a"] > found["flops"]["b"] > found["flops"]["d"] > 0
+    assert found["compile"] == {}
+
+
+def test_memory_is_what_a_step_takes() -> None:
+    def step() -> None:
+        torch.ones(25_000_000)
+
+    peak = energy.peak_memory(step)
+    assert peak is not None and 99e6 < peak < 110e6
+
+
+def test_the_observed_stream_runs_once_however_many_steps_are_taken() -> None:
+    growth = energy.growth_times(TINY, budget=0.0)
+    assert growth["runs"] == {"1": 1, "2": 1, "4": 1, "8": 1}
+    assert [row[0] for row in energy.growth_sheet(growth).rows] == ["1", "2", "4", "8"]
+
+
+def test_tables_mark_what_misses_its_target_and_leave_out_what_is_not_known() -> None:
+    points = (TINY, replace(TINY, conditioning="time_embed"), TINY)
+    times = {"a": 3.0, "b": 2.0, "d": 0.5}
+    found = [
+        {"times": times, "memory": {"a": 10e6, "b": 7e6}, "flops": dict(a=4e9, b=2e9, d=1e9)},
+        {"times": times},
+        {},
+    ]
+    rows = energy.times_sheet(points, found).rows
+    assert rows[0] == (
+        *("16", "2 x 8", "4xs", "S2", "3,000", "2,000", "-", "500", "-"),
+        *("1.50 !", "-", "4.00", "-", "-"),
+    )
+    assert rows[1][3] == "S2, time token" and rows[1][9] == "1.50" and set(rows[2][4:]) == {"-"}
+    sheet = energy.cost_sheet(points, found)
+    assert sheet.rows[0][4:] == ("10", "7", "-", "0.70 !", "-", "4", "2", "1", "2.00", "2.00", "-")
+    assert "| 16 | 2 x 8 | 4xs | S2 | 10 | 7 | - | 0.70 ! |" in sheet.markdown()
+    assert sheet.table().row_count == 3
+
+
+def test_a_measurement_that_fails_is_said_and_has_no_numbers(capfd: pytest.CaptureFixture[str]) -> None:
+    assert energy.worker({"task": "times", "point": asdict(replace(TINY, recipe="S3"))}) == {}
+    assert "no times: exit status 1: KeyError: 'S3'" in capfd.readouterr().err
+
+
+def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["energies"]) == 2
+    assert capsys.readouterr().err == "energies: choose start, loader, model, energy, or nothing for all.\n"
