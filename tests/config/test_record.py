@@ -212,13 +212,14 @@ def test_differences_are_by_flag() -> None:
 def test_the_table_shows_value_source_and_what_was_changed(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("num_workers: 2\n")
+    steps = str(RunConfig().trainer.max_steps)
     argv = [
         "--config",
         str(file),
         "--model_size",
         "3xs",
         "--max_steps",
-        "300",
+        steps,
         "--wandb_tags",
         "a",
         "b",
@@ -228,11 +229,11 @@ def test_the_table_shows_value_source_and_what_was_changed(tmp_path: Path) -> No
     found = [re.fullmatch(r"([* ]) --(\w+) +(.*?)  +([a-z0-9_ -]+)", line) for line in lines]
     rows = {row[2]: row.groups() for row in found if row}
     assert rows.keys() == FLAGS.keys()
-    assert rows["max_steps"] == ("*", "max_steps", "300", "command line")
+    assert rows["max_steps"] == (" ", "max_steps", steps, "command line")
     assert rows["num_workers"] == ("*", "num_workers", "2", "file")
     assert rows["limit_val_batches"] == ("*", "limit_val_batches", "5", "--debug_mode")
     assert rows["debug_mode"] == ("*", "debug_mode", "true", "command line")
-    assert rows["embedding_dim"] == ("*", "embedding_dim", "128", "size table")
+    assert rows["embedding_dim"] == ("*", "embedding_dim", "256", "size table")
     assert rows["wandb_tags"] == ("*", "wandb_tags", "[a, b]", "command line")
     assert rows["tie_embeddings"] == (" ", "tie_embeddings", "true", "default")
     assert "OPTIMIZER  how the weights move" in lines and lines[-1] == "* differs from the default"
