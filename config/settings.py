@@ -197,7 +197,7 @@ class Optimizer:
 class Trainer:
     """how long, on what, in which precision"""
 
-    max_steps: int = flag(1400, "optimizer steps", low=1)
+    max_steps: int = flag(1250, "optimizer steps", low=1)
     max_epochs: int | None = flag(None, "stop after so many passes over the data, if that is earlier", low=1)
     batch_size_per_device: int = flag(16, "rows per device and step", low=1)
     accumulate_grad_batches: int = flag(1, "batches per optimizer step", low=1)
@@ -205,7 +205,7 @@ class Trainer:
     gpus: str = flag("auto", "auto, -1 (all), a number, a list 0,2, or none")
     cpu_processes: int = flag(1, "processes when there is no GPU", low=1, needs={"gpus": ("auto", "none")})
     distributed_strategy: str = flag("auto", "Lightning strategy: auto, ddp, fsdp, ...")
-    val_check_interval: float = flag(700, "validate every so many batches; 1 and below: share of an epoch", above=0)
+    val_check_interval: float = flag(625, "validate every so many batches; 1 and below: share of an epoch", above=0)
     check_val_every_n_epoch: int | None = flag(None, "validate every n epochs instead", low=1)
     val_sanity: int = flag(-1, "validation batches before the first step; -1 is all", low=-1)
     seed: int = flag(0, "seed of weights, order and noise", low=0)
