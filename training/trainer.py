@@ -47,7 +47,7 @@ def prepare_process(config: RunConfig) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Ask glibc to keep what a step frees for the next step: asking the system for it anew costs a tenth of a step."""
+    """Ask glibc to keep what a step frees for the next step: asking for it anew costs a tenth or more of a step."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # malloc.h

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo.exc import TorchDynamoException
 
 enabled = False
 
@@ -31,7 +32,7 @@ def fused(formula: Callable[..., Any]) -> Callable[..., Any]:
             compiled = torch.compile(formula, dynamic=True)
         try:
             return compiled(*arguments)
-        except Exception as error:
+        except TorchDynamoException as error:  # it did not compile; what fails while it runs is not hidden
             enabled = False
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             warnings.warn(f"--compile_model: going on uncompiled, {formula.__name__} failed: {reason}", stacklevel=2)

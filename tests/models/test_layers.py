@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch._dynamo.exc import TorchDynamoException
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 
@@ -62,7 +63,7 @@ def test_a_compiled_formula_gives_the_same(compiling: None) -> None:
 
 def test_what_does_not_compile_goes_on_with_one_warning(compiling: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object, **options: object) -> None:
-        raise RuntimeError("no C++ compiler found\nand a long story")
+        raise TorchDynamoException("no C++ compiler found\nand a long story")
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse)
     formula = fusing.fused(torch.add)
@@ -72,3 +73,14 @@ def test_what_does_not_compile_goes_on_with_one_warning(compiling: None, monkeyp
     assert [str(warning.message) for warning in caught] == [
         "--compile_model: going on uncompiled, add failed: no C++ compiler found"
     ]
+
+
+def test_what_fails_while_it_runs_is_not_hidden(compiling: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A formula may change its arguments: doing it again after half of it is done would be silently wrong."""
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        fusing.fused(torch.add)(torch.ones(()), torch.ones(()))
