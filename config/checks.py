@@ -69,12 +69,12 @@ def problems_of(settled: Settled, flags: Mapping[str, Flag], wrong: set[str]) ->
     """Everything wrong with the values, one sentence each; `wrong` names flags whose problem is already told."""
     problems = []
     for name, grammar in GRAMMARS.items():
-        what = None if name in wrong or settled[name] is None else grammar(settled[name])
+        what = None if name not in flags or name in wrong or settled[name] is None else grammar(settled[name])
         if what:
             wrong = wrong | {name}
             problems.append(f"{settled.called(name)} is {shown_text(settled[name])}: {what}.")
     idle = [unused(flag, flags, settled, wrong) for flag in flags.values() if flag.name not in wrong]
-    clashes = [check(settled) for names, check in RULES if not wrong.intersection(names)]
+    clashes = [check(settled) for names, check in RULES if flags.keys() >= set(names) and not wrong.intersection(names)]
     return problems + [problem for problem in idle + clashes if problem]
 
 
@@ -89,9 +89,9 @@ def unused(flag: Flag, flags: Mapping[str, Flag], settled: Settled, wrong: set[s
         return None
     name = settled.called(flag.name) if from_file else flag.spelled(settled[flag.name])
     for other, values in flag.needs.items():
-        value = settled[other]
-        if other in wrong or value in values:
+        if other not in flags or other in wrong or settled[other] in values:
             continue
+        value = settled[other]
         if flags[other].kind is not bool:
             choices = listing([shown(choice) for choice in values])
             why = f"--{other} {shown(value)}{settled.set_by(other)}"
@@ -215,6 +215,32 @@ def testing_has_a_checkpoint(s: Settled) -> str | None:
     if s["only_test"] and s["only_test_model_ckpt"] is None:
         return "--only_test is given without a checkpoint to evaluate: add --only_test_model_ckpt PATH, or last."
     return None
+
+
+@rule("execution_mode", "only_test")
+def inference_is_a_test(s: Settled) -> str | None:
+    if s["execution_mode"] != "inference" or s["only_test"]:
+        return None
+    return (
+        f"{s.called('execution_mode')} is 'inference' without --only_test: "
+        "add --only_test --only_test_model_ckpt PATH; to generate text, use python -m inference generate."
+    )
+
+
+@rule("infer_generated_samples", "infer_energy_sampling_technique", "infer_debug_sample_distances")
+def there_are_candidates_to_choose_from(s: Settled) -> str | None:
+    for name in ("infer_energy_sampling_technique", "infer_debug_sample_distances"):
+        if s["infer_generated_samples"] == 1 and s.given(name):
+            return f"{s.called(name)} has no effect with --infer_generated_samples 1: remove it, or ask for more."
+    return None
+
+
+@rule("infer_ebt_override_alpha", "infer_alpha_final_landscape")
+def there_is_a_step_size_for_the_last_landscape(s: Settled) -> str | None:
+    if not s["infer_alpha_final_landscape"] or s["infer_ebt_override_alpha"] is not None:
+        return None
+    name = s.called("infer_alpha_final_landscape")
+    return f"{name} has no effect without --infer_ebt_override_alpha: remove it, or give one."
 
 
 @rule("debug_dataloader", "find_lr", "find_batch_size", "only_test")

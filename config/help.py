@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .flags import FLAGS, SECTIONS, SIZED, Flag, SettingsError, limits, listing, shown
@@ -38,21 +38,26 @@ def show(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def help_text(group: str = "") -> str:
+def help_text(
+    group: str = "",
+    sections: Mapping[str, type] = SECTIONS,
+    known: Mapping[str, Flag] = FLAGS,
+    usage: str = USAGE,
+) -> str:
     """All groups, a line a flag; or one group with the choices, ranges and needs of its flags."""
     section = group.lower()
-    if section and section not in SECTIONS:
-        raise SettingsError([f"--help is {group!r}: choose {listing(list(SECTIONS))}, or leave it out."])
+    if section and section not in sections:
+        raise SettingsError([f"--help is {group!r}: choose {listing(list(sections))}, or leave it out."])
     width = max(40, shutil.get_terminal_size().columns)
-    flags = [flag for flag in FLAGS.values() if section in ("", flag.group)]
+    flags = [flag for flag in known.values() if section in ("", flag.group)]
     column = min(4 + max(len(heading(flag)) for flag in flags), width if width > WIDE else 36)
-    lines = [] if section else [part for line in USAGE.splitlines() for part in wrapped(line, width, "", "    ")]
-    for name in [section] if section else SECTIONS:
-        lines += ["", *wrapped(f"{name.upper()}  {SECTIONS[name].__doc__}", width)]
+    lines = [] if section else [part for line in usage.splitlines() for part in wrapped(line, width, "", "    ")]
+    for name in [section] if section else sections:
+        lines += ["", *wrapped(f"{name.upper()}  {sections[name].__doc__}", width)]
         for flag in flags:
             if flag.group == name:
                 lines += entry(flag, 6 if width < NARROW else column, width)
-                lines += detail(flag, 8 if width < NARROW else column + 2, width) if section else []
+                lines += detail(flag, known, 8 if width < NARROW else column + 2, width) if section else []
     lines += ["", *wrapped("[in brackets: the default]  A switch --x is turned off with --no-x.", width)]
     return "\n".join(lines).lstrip("\n")
 
@@ -91,7 +96,7 @@ def entry(flag: Flag, column: int, width: int) -> list[str]:
     return wrapped(text, width, start.ljust(column), indent)
 
 
-def detail(flag: Flag, column: int, width: int) -> list[str]:
+def detail(flag: Flag, known: Mapping[str, Flag], column: int, width: int) -> list[str]:
     """What else there is to know of a flag, each on its own line."""
     facts = [f"choose {listing(flag.choices)}"] if flag.choices else []
     if limits(flag):
@@ -103,11 +108,14 @@ def detail(flag: Flag, column: int, width: int) -> list[str]:
         if (value := unasked(flag, recipe)) != unasked(flag):
             word = {True: "on", False: "off"}[value] if flag.kind is bool else shown(value)
             facts.append(f"{word} with --recipe {recipe}")
-    for other, values in flag.needs.items():
-        if FLAGS[other].kind is not bool:
-            facts.append(f"only with --{other} {listing([shown(value) for value in values])}")
-        elif FLAGS[other].default in values:
-            facts.append(f"not with {FLAGS[other].spelled(not FLAGS[other].default)}")
+    for needed, values in flag.needs.items():
+        other = known.get(needed)
+        if other is None:
+            continue
+        if other.kind is not bool:
+            facts.append(f"only with --{needed} {listing([shown(value) for value in values])}")
+        elif other.default in values:
+            facts.append(f"not with {other.spelled(not other.default)}")
         else:
-            facts.append(f"only with {FLAGS[other].spelled(values[0])}")
+            facts.append(f"only with {other.spelled(values[0])}")
     return [line for fact in facts for line in wrapped(fact, width, " " * column, " " * column)]

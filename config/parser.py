@@ -10,7 +10,19 @@ from typing import Any
 
 from .checks import Settled, problems_of
 from .files import read_file
-from .flags import FLAGS, NAMES, SECTIONS, Flag, SettingsError, allowed, listing, read_plain, read_text, shown
+from .flags import (
+    FLAGS,
+    NAMES,
+    SECTIONS,
+    Flag,
+    SettingsError,
+    allowed,
+    flags_of,
+    listing,
+    read_plain,
+    read_text,
+    shown,
+)
 from .help import asked_for_help, help_text, show
 from .recipes import RECIPE_FLAGS, RECIPES
 from .rehearsals import REHEARSALS
@@ -43,6 +55,10 @@ class Layer:
 class Given(argparse.Action):
     """Notes a flag with the words that follow it; `const` is the value of a switch."""
 
+    def __init__(self, flag: Flag, **options: Any) -> None:
+        super().__init__(**options)
+        self.flag = flag
+
     def __call__(
         self,
         parser: argparse.ArgumentParser,
@@ -51,7 +67,7 @@ class Given(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         words = [word.removeprefix(VALUE) for word in values or ()]
-        namespace.given.append((FLAGS[self.dest], option_string, self.const, words))
+        namespace.given.append((self.flag, option_string, self.const, words))
 
 
 def parse_command_line(argv: Sequence[str]) -> RunConfig:
@@ -68,20 +84,43 @@ def parse_command_line(argv: Sequence[str]) -> RunConfig:
     return settle(file, line, origin, problems, complete=tree is not None and "config" not in line.wrong)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """One argparse group per dataclass of settings; values stay words, which read_words judges all together."""
+def parse_command(
+    argv: Sequence[str], sections: Mapping[str, type], usage: str, without: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The settings of another command than train_model.py, {section: dataclass}, read and judged in the same way.
+
+    without: flags of these sections that the command does not have.
+    """
+    every = [flag for group, settings in sections.items() for flag in flags_of(group, settings).values()]
+    flags = {flag.name: flag for flag in every if flag.name not in without}
+    if (group := asked_for_help(argv)) is not None:
+        show(help_text(group, sections, flags, usage))
+        raise SystemExit(0)
+    problems: list[str] = []
+    line = read_words(argv, problems, flags)
+    unasked = {name: flag.default for name, flag in flags.items()}
+    sources = dict.fromkeys(flags, "default") | dict.fromkeys(line.values, "command line")
+    settled = Settled(unasked | line.values, sources, unasked)
+    problems += problems_of(settled, flags, line.wrong)
+    if problems:
+        raise SettingsError(problems)
+    return {
+        section: settings(**{name: settled[name] for name, flag in flags.items() if flag.group == section})
+        for section, settings in sections.items()
+    }
+
+
+def build_parser(flags: Mapping[str, Flag]) -> argparse.ArgumentParser:
+    """Every flag by its spellings; values stay words, which read_words judges all together."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for section, settings in SECTIONS.items():
-        group = parser.add_argument_group(section, settings.__doc__)
-        for flag in FLAGS.values():
-            if flag.group == section:
-                group.add_argument(*flag.on, dest=flag.name, action=Given, nargs="*", const=True)
-                if flag.off:
-                    group.add_argument(*flag.off, dest=flag.name, action=Given, nargs="*", const=False)
+    for flag in flags.values():
+        parser.add_argument(*flag.on, dest=flag.name, action=Given, flag=flag, nargs="*", const=True)
+        if flag.off:
+            parser.add_argument(*flag.off, dest=flag.name, action=Given, flag=flag, nargs="*", const=False)
     return parser
 
 
-def read_words(argv: Sequence[str], problems: list[str]) -> Layer:
+def read_words(argv: Sequence[str], problems: list[str], flags: Mapping[str, Flag] = FLAGS) -> Layer:
     """The values of a command line; a flag given twice has its last value."""
     words: list[str] = []
     for word in argv:
@@ -90,7 +129,7 @@ def read_words(argv: Sequence[str], problems: list[str]) -> Layer:
             words += [name, VALUE + value] if equals else [name]
         else:
             words.append(VALUE + word)
-    namespace, rest = build_parser().parse_known_args(words, argparse.Namespace(given=[]))
+    namespace, rest = build_parser(flags).parse_known_args(words, argparse.Namespace(given=[]))
     layer = Layer()
     for flag, spelling, const, values in namespace.given:
         try:
@@ -99,7 +138,7 @@ def read_words(argv: Sequence[str], problems: list[str]) -> Layer:
         except ValueError as problem:
             layer.wrong.add(flag.name)
             problems.append(f"{spelling} {problem}")
-    options = {spelling: flag for flag in FLAGS.values() for spelling in (*flag.on, *flag.off)}
+    options = {spelling: flag for flag in flags.values() for spelling in (*flag.on, *flag.off)}
     after_flag = False  # words after an unknown flag are its values, and its problem is told already
     for word in rest:
         if word.startswith("--"):

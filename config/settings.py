@@ -64,7 +64,9 @@ class Run:
         choices=("4xs", "3xs", "2xs", "xxs", "xs", "small", "medium", "large", "xl"),
     )
     execution_mode: str = flag(
-        "pretrain", "from scratch, or from the weights of a checkpoint", choices=("pretrain", "finetune")
+        "pretrain",
+        "from scratch, from the weights of a checkpoint, or only use one",
+        choices=("pretrain", "finetune", "inference"),
     )
     recipe: str = flag(
         "laptop",
@@ -310,6 +312,58 @@ class Testing:
     )
 
 
+INFERENCE = {"execution_mode": ("inference",)}
+
+
+@dataclass(frozen=True)
+class Inference:
+    """how a trained model is used"""
+
+    infer_max_gen_len: int = flag(200, "tokens to generate at most", low=1, needs=INFERENCE)
+    infer_temp: float = flag(0.8, "temperature; 0 takes the likeliest token", low=0, needs=INFERENCE)
+    infer_topp: float = flag(
+        1.0, "draw from the likeliest tokens that have this share", above=0, high=1, needs=INFERENCE
+    )
+    infer_topk: int = flag(0, "draw from so many of the likeliest tokens; 0 is all", low=0, needs=INFERENCE)
+    infer_logprobs: bool = flag(False, "also give the log-probability of each token", needs=INFERENCE)
+    infer_echo: bool = flag(False, "give the prompt before what follows it", needs=INFERENCE)
+    infer_output_dir: str | None = flag(
+        None, "folder for results; default: the run's own", metavar="PATH", needs=INFERENCE
+    )
+    infer_ebt_advanced: bool = flag(False, "accepted for old scripts: the flags below need no leave", needs=INFERENCE)
+    infer_ebt_num_steps: int | None = flag(None, "steps at most; default: as in training", low=1, needs=INFERENCE)
+    infer_ebt_override_alpha: float | None = flag(
+        None, "length of a step; default: as learned", above=0, needs=INFERENCE
+    )
+    infer_ebt_stop_change: float = flag(
+        0.0, "a position is done when a step changes its energy by less; 0 is never", low=0, needs=INFERENCE
+    )
+    infer_generated_samples: int = flag(1, "candidates for each token, G", low=1, high=64, needs=INFERENCE)
+    infer_energy_sampling_technique: str = flag(
+        "min",
+        "believe the candidate of least energy, of the largest fall, or of most",
+        choices=("min", "max_gap", "max"),
+        needs=INFERENCE,
+    )
+    infer_langevin_dynamics_noise: float | None = flag(
+        None, "noise added before each step; default: as in evaluation", low=0, needs=INFERENCE
+    )
+    infer_langevin_first_step: bool = flag(False, "noise before the first step only", needs=INFERENCE)
+    infer_accept_lower_energies: bool = flag(
+        False, "take back a step that raises the energy; the next is half as long", needs=INFERENCE
+    )
+    infer_steps_final_landscape: bool = flag(
+        False, "steps beyond those of training all on the last landscape; else spread", needs=INFERENCE
+    )
+    infer_alpha_final_landscape: bool = flag(
+        False,
+        "--infer_ebt_override_alpha on the last landscape only",
+        needs=INFERENCE,
+    )
+    infer_debug_sample_distances: bool = flag(False, "show how far apart the candidates end", needs=INFERENCE)
+    infer_plot_energy_landscape: bool = flag(False, "draw the energy around one prediction", needs=INFERENCE)
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """All settings of one run; `sources` says where each value came from."""
@@ -324,4 +378,5 @@ class RunConfig:
     logging: Logging = Logging()
     debugging: Debugging = Debugging()
     testing: Testing = Testing()
+    inference: Inference = Inference()
     sources: dict[str, str] = field(default_factory=dict, compare=False)

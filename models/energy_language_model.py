@@ -15,6 +15,7 @@ from models.energy_transformer import Context, EnergyTransformer
 from models.language_model import LanguageModel
 from models.layers import fusing
 from models.layers.vocabulary import cross_entropy, embed
+from models.noise import keyed_normal, noise_key
 from models.replay import ReplayBuffer
 
 SMALLEST_STEP = 1e-6
@@ -92,7 +93,7 @@ class EnergyLanguageModel(LanguageModel):
             return torch.zeros(rows, length, vocabulary, **options)
         if not fixed:
             return torch.randn(rows, length, vocabulary, **options).mul_(self.thinking.noise_scale)
-        noise_SV = torch.randn(length, vocabulary, generator=torch.Generator().manual_seed(0)).to(**options)
+        noise_SV = keyed_normal(noise_key(torch.arange(length)), vocabulary).to(**options)
         return (self.thinking.noise_scale * noise_SV).expand(rows, -1, -1)
 
     def walk(self, tokens_BS: Tensor, start_BSV: Tensor, steps: list[Step], differentiable: bool) -> Walk:
@@ -119,7 +120,8 @@ class EnergyLanguageModel(LanguageModel):
             shape = (count, rows, length, 1)
             factors = 1 / scale + (scale - 1 / scale) * torch.rand(shape, device=size.device, dtype=size.dtype)
             sizes = list(size * factors)
-        return [Step(self.landscape_of(t, count), sizes[t], self.noise(True)) for t in range(count)]
+        final = thinking.extra_on_final_landscape
+        return [Step(self.landscape_of(t, count, final), sizes[t], self.noise(True)) for t in range(count)]
 
     def evaluation_steps(self) -> list[Step]:
         size = self.step_size.detach().clamp(min=SMALLEST_STEP)
@@ -127,12 +129,19 @@ class EnergyLanguageModel(LanguageModel):
         count = self.thinking.steps
         return [Step(self.landscape_of(t, count), size, noise) for t in range(count)]
 
-    def landscape_of(self, step: int, count: int) -> int:
-        """Extra steps are spread over the landscapes, or all taken on the last; an unconditioned energy has one."""
+    def landscape_of(self, step: int, count: int, final: bool = True) -> int:
+        """Where step 0..count-1 is taken; an unconditioned energy has one landscape.
+
+        final: steps beyond those of an evaluation are all taken on the last, else they are spread over all.
+        """
         if not self.network.tells_landscapes:
             return 0
         last = self.thinking.steps - 1
-        return min(step, last) if self.thinking.extra_on_final_landscape else min(step * (last + 1) // count, last)
+        return min(step, last) if final else min(step * (last + 1) // count, last)
+
+    @property
+    def last_landscape(self) -> int:
+        return self.landscape_of(self.thinking.steps - 1, self.thinking.steps)
 
     def noise(self, wanted: bool) -> Tensor | float:
         if not wanted or self.thinking.langevin_noise == 0:
@@ -177,8 +186,7 @@ class EnergyLanguageModel(LanguageModel):
 
     def contrast(self, tokens_BS: Tensor, targets_BS: Tensor, walk: Walk) -> Tensor:
         """How much the energy prefers the walk's end to the true token: softplus(E(true) - E(found)), averaged."""
-        landscape = self.landscape_of(self.thinking.steps - 1, self.thinking.steps)
-        context = self.network.context(tokens_BS, landscape)
+        context = self.network.context(tokens_BS, self.last_landscape)
         embedding_VD = self.network.prediction_embedding
         truth_BS = self.network.energy(embedding_VD[targets_BS], context)
         found_BS = self.network.energy(embed(walk.predictions[-1].detach(), embedding_VD), context)

@@ -9,6 +9,7 @@ prediction stream is differentiated twice. Prediction i stands for token i+1 and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.layers.attention import SelfAttention
+from models.layers.attention import Past, SelfAttention
 from models.layers.documents import document_mask
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import NORMS
@@ -39,12 +40,13 @@ class Context(NamedTuple):
     """What predictions look at, with the time token O = S+1 positions, else O = S.
 
     keys_values: per layer [B, H, O+1, K] twice, the last row empty; bias: [B or 1, 1, S, O+1].
-    condition: what the blocks are told of the landscape, [D], or None.
+    condition: what the blocks are told of the landscape, [D], or None. angles: of the predictions, [S, K/2, 2].
     """
 
     keys_values: list[tuple[Tensor, Tensor]]
     bias: Tensor
     condition: Tensor | None
+    angles: Tensor
 
 
 class EnergyBlock(nn.Module):
@@ -67,11 +69,11 @@ class EnergyBlock(nn.Module):
         return self.modulation(F.silu(condition)).chunk(6)
 
     def observe(
-        self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor, mask: Tensor | None
+        self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor, mask: Tensor | None, past: Past | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         shift, scale, gate, shift2, scale2, gate2 = self.modulations(condition)
         mixed_BSD, keys, values = self.attention.observe(
-            modulate(self.attention_norm(x_BSD), shift, scale), angles, mask
+            modulate(self.attention_norm(x_BSD), shift, scale), angles, mask, past
         )
         x_BSD = x_BSD + gated(mixed_BSD, gate)
         fed_BSD = self.feed_forward(modulate(self.feed_forward_norm(x_BSD), shift2, scale2))
@@ -139,6 +141,11 @@ class EnergyTransformer(nn.Module):
         """Whether the energy depends on the step index, so that each index has a context of its own."""
         return self.landscape is not None
 
+    @property
+    def time_tokens(self) -> int:
+        """How many positions stand before the first token."""
+        return int(self.shape.conditioning == "time_embed")
+
     def condition(self, landscape: int) -> Tensor | None:
         if self.landscape is None or self.shape.conditioning == "time_embed":
             return None
@@ -152,31 +159,46 @@ class EnergyTransformer(nn.Module):
             mask = torch.ones(length, length, dtype=torch.bool, device=tokens_BS.device).tril()[None, None]
         x_BSD = self.embedding(tokens_BS)
         sees = mask
-        if shape.conditioning == "time_embed":
-            assert self.landscape is not None
-            token = self.landscape.weight[landscape].expand(len(x_BSD), 1, -1)
-            x_BSD = torch.cat([token, x_BSD], dim=1)
+        if self.time_tokens:
+            x_BSD = self.with_time_token(x_BSD, landscape)
             sees = F.pad(mask, (1, 0), value=True)  # what a prediction sees: every position, and the time token first
             mask = F.pad(sees, (0, 0, 1, 0), value=False)
             mask[..., 0, 0] = True
         angles = self.rotations[: x_BSD.shape[1]]
         condition = self.condition(landscape)
-        observed = []
-        for block in self.blocks[:-1]:
-            x_BSD, keys, values = block.observe(x_BSD, condition, angles, mask)  # type: ignore[operator]
-            observed.append((keys, values))
-        observed.append(self.blocks[-1].keys_values(x_BSD, condition, angles))  # type: ignore[operator]
+        observed = self.observe(x_BSD, condition, angles, mask)
         keys_values = [(F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1))) for keys, values in observed]
         sees = F.pad(sees, (0, 1), value=True)
         bias = torch.zeros(sees.shape, dtype=self.head.weight.dtype, device=sees.device)
-        return Context(keys_values, bias.masked_fill_(~sees, float("-inf")), condition)
+        ahead = self.rotations[1 + self.time_tokens :][:length]  # a prediction has the place of the token it stands for
+        return Context(keys_values, bias.masked_fill_(~sees, float("-inf")), condition, ahead)
+
+    def with_time_token(self, x_BSD: Tensor, landscape: int) -> Tensor:
+        assert self.landscape is not None
+        return torch.cat([self.landscape.weight[landscape].expand(len(x_BSD), 1, -1), x_BSD], dim=1)
+
+    def observe(
+        self,
+        x_BSD: Tensor,
+        condition: Tensor | None,
+        angles: Tensor,
+        mask: Tensor | None,
+        pasts: Sequence[Past] | None = None,
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of each layer, [B, H, S, K]; with `pasts`, which keep them, those of all positions so far."""
+        observed = []
+        earlier: Sequence[Past | None] = pasts or [None] * len(self.blocks)
+        for block, past in zip(self.blocks[:-1], earlier[:-1], strict=True):
+            x_BSD, keys, values = block.observe(x_BSD, condition, angles, mask, past)  # type: ignore[operator]
+            observed.append((keys, values))
+        last = self.blocks[-1].keys_values(x_BSD, condition, angles)  # type: ignore[operator]
+        return [*observed, last if earlier[-1] is None else earlier[-1](*last)]
 
     def energy(self, z_BSD: Tensor, context: Context) -> Tensor:
         """The energy of each position's prediction, given what was observed. [B, S, D] -> [B, S]"""
-        ahead = 2 if self.shape.conditioning == "time_embed" else 1
-        angles = self.rotations[ahead : ahead + z_BSD.shape[1]]
+        condition, angles, bias = context.condition, context.angles, context.bias
         for block, (keys, values) in zip(self.blocks, context.keys_values, strict=True):
-            z_BSD = block.predict(z_BSD, context.condition, angles, keys, values, context.bias)  # type: ignore[operator]
+            z_BSD = block.predict(z_BSD, condition, angles, keys, values, bias)  # type: ignore[operator]
         return self.head(self.norm(z_BSD)).squeeze(-1)
 
     def slope(self, z_BSD: Tensor, context: Context, differentiable: bool) -> tuple[Tensor, Tensor]:
@@ -185,4 +207,4 @@ class EnergyTransformer(nn.Module):
             z_BSD = z_BSD if z_BSD.requires_grad else z_BSD.requires_grad_()
             energy_BS = self.energy(z_BSD, context)
             (slope_BSD,) = torch.autograd.grad(energy_BS.sum(), z_BSD, create_graph=differentiable)
-        return energy_BS, slope_BSD
+        return energy_BS if differentiable else energy_BS.detach(), slope_BSD

@@ -58,7 +58,7 @@ def descent(model: EnergyLanguageModel, rows_BS: Tensor, count: int) -> Descent:
 @torch.no_grad()
 def token_energies(model: EnergyLanguageModel, tokens_BS: Tensor, candidates_BS: Tensor) -> Tensor:
     """The energy of one candidate for the next token at each position, where the walk ends. [B, S] -> [B, S]"""
-    context = model.network.context(tokens_BS, model.evaluation_steps()[-1].landscape)
+    context = model.network.context(tokens_BS, model.last_landscape)
     return model.network.energy(model.network.prediction_embedding[candidates_BS], context)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from models.layers.attention import SelfAttention
+from models.layers.attention import Past, SelfAttention
 from models.layers.documents import document_mask
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import RMSNorm
@@ -42,8 +42,8 @@ class Block(nn.Module):
         self.feed_forward_norm = RMSNorm(shape.width)
         self.feed_forward = FeedForward(shape.width, shape.hidden)
 
-    def forward(self, x_BSD: Tensor, rotations: Tensor, mask: Tensor | None) -> Tensor:
-        x_BSD = x_BSD + self.attention(self.attention_norm(x_BSD), rotations, mask)
+    def forward(self, x_BSD: Tensor, rotations: Tensor, mask: Tensor | None, past: Past | None = None) -> Tensor:
+        x_BSD = x_BSD + self.attention(self.attention_norm(x_BSD), rotations, mask, past)
         return x_BSD + self.feed_forward(self.feed_forward_norm(x_BSD))
 
 

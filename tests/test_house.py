@@ -18,6 +18,7 @@ ROOMS: dict[str, set[str] | None] = {  # room -> the other rooms it may import; 
     "models": {"config"},
     "runs": {"config"},
     "training": {"config", "data", "models", "runs"},
+    "inference": {"config", "data", "models", "runs", "training"},
     "benchmarks": None,
     "train_model": None,
 }

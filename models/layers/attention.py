@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.layers.attend import attend
 from models.layers.rope import split_heads
+
+Past = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # keeps new keys and values, and gives all there are
 
 
 class SelfAttention(nn.Module):
@@ -29,17 +33,21 @@ class SelfAttention(nn.Module):
         k_BHSK, v_BHSK = split_heads(projected, rotations, 2, self.heads)
         return k_BHSK, v_BHSK
 
-    def observe(self, x_BSD: Tensor, rotations: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def observe(
+        self, x_BSD: Tensor, rotations: Tensor, mask: Tensor | None, past: Past | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Attention of the stream to itself, and the keys and values that predictions will look at.
 
-        mask: True where a position may look, [B, 1, S, S]; None is plain causal.
+        mask: True where a position may look, [B, 1, S, S]; None is plain causal. past: what came before.
         """
         q_BHSK, k_BHSK, v_BHSK = self.project(x_BSD, rotations)
+        if past is not None:
+            k_BHSK, v_BHSK = past(k_BHSK, v_BHSK)
         mixed_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHSK, v_BHSK, attn_mask=mask, is_causal=mask is None)
         return self.output(mixed_BHSK.transpose(1, 2).flatten(-2)), k_BHSK, v_BHSK
 
-    def forward(self, x_BSD: Tensor, rotations: Tensor, mask: Tensor | None) -> Tensor:
-        return self.observe(x_BSD, rotations, mask)[0]
+    def forward(self, x_BSD: Tensor, rotations: Tensor, mask: Tensor | None, past: Past | None = None) -> Tensor:
+        return self.observe(x_BSD, rotations, mask, past)[0]
 
     def predict(self, x_BSD: Tensor, rotations: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
         """Attention of each prediction to the observed positions that its bias allows, and to itself.

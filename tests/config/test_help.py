@@ -102,7 +102,7 @@ def test_details_of_switches_other_names_and_needs(monkeypatch: pytest.MonkeyPat
 )
 def test_a_need_that_is_met_by_default_is_told_as_what_ends_it(name: str, fact: str) -> None:
     flag = dataclasses.replace(FLAGS["seed"], needs={name: (FLAGS[name].default,)})
-    assert fact in [line.strip() for line in detail(flag, 4, 120)]
+    assert fact in [line.strip() for line in detail(flag, FLAGS, 4, 120)]
 
 
 def test_help_into_a_closed_pipe_is_quiet() -> None:

@@ -135,7 +135,7 @@ def test_ways_to_give_a_flag(argv: list[str], name: str, value: object) -> None:
             "--model_size is 'big': choose 4xs, 3xs, 2xs, xxs, xs, small, medium, large or xl."]),
         (["--help", "dta"], [
             "--help is 'dta': choose run, architecture, energy, data, optimizer, trainer, checkpoint, logging, "
-            "debugging or testing, or leave it out."]),
+            "debugging, testing or inference, or leave it out."]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_told(argv: list[str], lines: list[str]) -> None:

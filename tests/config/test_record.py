@@ -163,7 +163,7 @@ def test_a_record_is_plain_and_nested_by_concern() -> None:
     assert [line[:-1] for line in to_yaml(parse_command_line([])).splitlines() if line[0] != " "] == list(tree)
     assert list(tree) == [
         "run", "architecture", "energy", "data", "optimizer", "trainer", "checkpoint", "logging", "debugging",
-        "testing",
+        "testing", "inference",
     ]  # fmt: skip
     assert tree["logging"]["wandb_tags"] == ["a", "b"] and tree["architecture"]["embedding_dim"] == 128
     assert tree["optimizer"]["min_lr_scale"] == 10.0 and isinstance(tree["optimizer"]["min_lr_scale"], float)

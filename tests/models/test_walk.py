@@ -96,6 +96,9 @@ def test_the_number_of_steps_is_drawn_from_its_range(flags: str, counts: set[int
 )
 def test_each_step_has_its_landscape(flags: str, count: int, expected: list[int]) -> None:
     model = model_of(f"--mcmc_num_steps 3 {flags}")
-    assert [model.landscape_of(step, count) for step in range(count)] == expected
+    final = model.thinking.extra_on_final_landscape
+    assert [model.landscape_of(step, count, final) for step in range(count)] == expected
     for steps in (model.training_steps(1, 1), model.evaluation_steps()):
-        assert [step.landscape for step in steps] == [model.landscape_of(t, len(steps)) for t in range(len(steps))]
+        assert [step.landscape for step in steps] == [
+            model.landscape_of(t, len(steps), final) for t in range(len(steps))
+        ]

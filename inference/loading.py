@@ -1,0 +1,113 @@
+"""From the name of a run, or a checkpoint, to a model that can be used."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from config import RunConfig, SettingsError
+from config.errors import UserError
+from config.record import from_dict
+from data.store import open_store
+from data.tokenizers import Tokenizer, build_tokenizer
+from inference.commands import Model
+from models import LanguageModel, build_model
+from runs import RunFolder
+from training.checkpoints import CheckpointError, read_checkpoint
+from training.resume import Weights
+
+SHOWN = 5  # runs that an error lists
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model ready for inference. folder: its run's, where the checkpoint lies in one; step: of its training."""
+
+    config: RunConfig
+    model: LanguageModel
+    tokenizer: Tokenizer
+    checkpoint: Path
+    folder: RunFolder | None
+    step: int
+
+
+def load(wanted: Model) -> Loaded:
+    """The model that --run or --ckpt names, on its device, without gradients."""
+    torch.set_flush_denormal(True)  # softmax tails are denormal: worth 2x on a CPU
+    if wanted.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device is 'cuda': this machine has no GPU that torch can use; choose auto or cpu.")
+    path = find_checkpoint(wanted)
+    try:
+        checkpoint = read_checkpoint(path)
+        config = from_dict(checkpoint["run"]["config"], f"the record in {path}")
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} {known_runs(wanted.logs_dir)}") from error
+    tokenizer = tokenizer_of(config)
+    model = build_model(config, tokenizer.vocab_size, tokenizer.separator_id, tokenizer.pad_id)
+    Weights("ckpt", checkpoint["state_dict"]).load_into(model)
+    on_gpu = wanted.device == "cuda" or (wanted.device == "auto" and torch.cuda.is_available())
+    model = model.to("cuda" if on_gpu else "cpu").eval().requires_grad_(False)
+    run = path.resolve().parent.parent
+    folder = RunFolder.open(run) if (run / "config.json").is_file() else None
+    return Loaded(config, model, tokenizer, path, folder, int(checkpoint["global_step"]))
+
+
+def tokenizer_of(config: RunConfig) -> Tokenizer:
+    """The tokenizer that a run was trained with; a BPE lies in its dataset's cache, and is made again if it is gone."""
+    if config.data.tokenizer.partition(":")[0] == "bpe":
+        return open_store(config.data).tokenizer
+    return build_tokenizer(config.data.tokenizer, list)
+
+
+def find_checkpoint(wanted: Model) -> Path:
+    """The file that --ckpt or --run names."""
+    if wanted.ckpt is not None:
+        if wanted.run is not None:
+            raise SettingsError(["--run and --ckpt are both given: each names a model; remove one of them."])
+        path = Path(wanted.ckpt)
+        if not path.is_file():
+            raise UserError(f"--ckpt is {wanted.ckpt!r}: there is no such file. {known_runs(wanted.logs_dir)}")
+        return path
+    folder = find_run(wanted.run, wanted.logs_dir, "--run")
+    for name in ("best.ckpt", "last.ckpt"):
+        if (folder / "checkpoints" / name).is_file():
+            return folder / "checkpoints" / name
+    raise UserError(f"--run is {wanted.run!r}: it has no checkpoint yet. {known_runs(wanted.logs_dir)}")
+
+
+def find_run(wanted: str | None, logs_dir: str, flag: str) -> Path:
+    """The folder of a run, by its folder, its id or its name; the newest of that name, or of all."""
+    if wanted is not None and (Path(wanted) / "config.json").is_file():
+        return Path(wanted)
+    runs = trained_runs(logs_dir)
+    if wanted is not None:
+        runs = [run for run in runs if wanted in (run.name, name_of(run))]
+    if not runs:
+        got = f"{flag} is {wanted!r}: there is no such run" if wanted else f"{flag} is missing: there is no run"
+        raise UserError(f"{got}. {known_runs(logs_dir)}")
+    return runs[0]
+
+
+def trained_runs(logs_dir: str) -> list[Path]:
+    """The folders of all runs that have a checkpoint, newest first."""
+    found = [path.parent.parent for path in Path(logs_dir).glob("runs/[!.]*/checkpoints/last.ckpt")]
+    return sorted(found, key=lambda run: run.name.rsplit("_", 2)[-2:], reverse=True)
+
+
+def name_of(run: Path) -> str | None:
+    try:
+        return json.loads((run / "config.json").read_bytes())["run"]["run_name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def known_runs(logs_dir: str) -> str:
+    """What there is to choose from, as the end of a message."""
+    names = [run.name for run in trained_runs(logs_dir)]
+    if not names:
+        return f"There is no trained run in {logs_dir}: train one with python train_model.py, or give --logs_dir."
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"Runs in {logs_dir}: {', '.join(names[:SHOWN])}{more}."

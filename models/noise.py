@@ -1,0 +1,33 @@
+"""Normal noise that is a function of its key: the same whoever asks, in whatever company and order.
+
+A prediction that starts from noise must not depend on the rows beside it, on the tokens after it, or on whether its
+context came from a cache. So each position has noise of its own, found by number instead of drawn in turn.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+CANDIDATES, STEPS = 2**16, 2**16  # keys leave room for so many of each at a position
+
+
+def noise_key(position: Tensor, candidate: Tensor | int = 0, step: int = 0) -> Tensor:
+    """The key of a candidate's start (step 0) or of what is added before its step 1, 2, ..."""
+    return (position * CANDIDATES + candidate) * STEPS + step
+
+
+def keyed_normal(keys: Tensor, width: int, seed: int = 0) -> Tensor:
+    """Standard normal rows, one for each key. [...] -> [..., width], in float32 on the keys' device"""
+    unique, place = keys.unique(return_inverse=True)
+    generator = torch.Generator()
+    rows = [torch.randn(width, generator=generator.manual_seed(mixed(key, seed))) for key in unique.tolist()]
+    return torch.stack(rows).to(keys.device)[place]
+
+
+def mixed(key: int, seed: int) -> int:
+    """A seed for the generator: neighbouring keys and seeds must not give neighbouring states (SplitMix64)."""
+    state = (key * 0x9E3779B97F4A7C15 + seed * 0xD1B54A32D192ED03 + 0x2545F4914F6CDD1D) % 2**64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        state = (state ^ (state >> shift)) * factor % 2**64
+    return (state ^ (state >> 31)) % 2**32  # the generator reads no more

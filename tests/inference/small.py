@@ -1,0 +1,35 @@
+"""Small models in float64, with weights large enough that every part of them matters."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from config import parse_command_line
+from models import LanguageModel, build_model
+from models.energy_language_model import EnergyLanguageModel
+
+CONTEXT, VOCABULARY, SEPARATOR, PAD = 12, 19, 17, 18
+SMALL = f"--context_length {CONTEXT} --num_transformer_blocks 2 --embedding_dim 16 --multiheaded_attention_heads 2"
+
+
+def built(flags: str) -> LanguageModel:
+    torch.manual_seed(0)
+    config = parse_command_line(f"{SMALL} {flags}".split())
+    model = build_model(config, VOCABULARY, SEPARATOR, PAD).double().eval().requires_grad_(False)
+    for parameter in model.network.parameters():
+        parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+@lru_cache
+def energy_model(conditioning: str = "default", flags: str = "") -> EnergyLanguageModel:
+    model = built(f"--ebt_type {conditioning} --mcmc_step_size 0.03 {flags}")
+    assert isinstance(model, EnergyLanguageModel)
+    return model
+
+
+@lru_cache
+def plain_model() -> LanguageModel:
+    return built("--model_name baseline_transformer")

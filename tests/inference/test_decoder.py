@@ -1,0 +1,159 @@
+"""Cached equals uncached, whatever the conditioning, the plan, the batch and the lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from config.settings import Inference
+from inference.cache import Cache
+from inference.decoder import EnergyDecoder, make_decoder
+from inference.thinking import Plan, make_plan, think_rows
+from models import LanguageModel
+from models.energy_language_model import EnergyLanguageModel
+from models.layers import attend
+from tests.inference.small import CONTEXT, VOCABULARY, built, energy_model, plain_model
+
+CONDITIONINGS = ("default", "time_embed", "adaln", "adaln_zero")
+
+
+def uncached(model: LanguageModel, plan: Plan | None, text: list[int]) -> Tensor:
+    """The next token's logits [V], from the whole text."""
+    tokens_1S = torch.tensor([text])
+    if plan is None:
+        return model(tokens_1S)[0, -1]
+    assert isinstance(model, EnergyLanguageModel)
+    return think_rows(model, tokens_1S, plan).logits[0, -1]
+
+
+def text_of(length: int, seed: int) -> list[int]:
+    return torch.randint(1, VOCABULARY, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    conditioning=st.sampled_from((*CONDITIONINGS, "transformer")),
+    steps=st.integers(1, 5),
+    candidates=st.integers(1, 3),
+    lengths=st.lists(st.integers(1, CONTEXT - 3), min_size=1, max_size=4),
+    options=st.fixed_dictionaries(
+        {},
+        optional={
+            "infer_accept_lower_energies": st.booleans(),
+            "infer_steps_final_landscape": st.booleans(),
+            "infer_langevin_dynamics_noise": st.sampled_from([0.3]),
+            "infer_ebt_stop_change": st.sampled_from([0.01, 0.3]),
+            "infer_ebt_override_alpha": st.sampled_from([0.05]),
+            "infer_energy_sampling_technique": st.sampled_from(["min", "max_gap", "max"]),
+        },
+    ),
+    seed=st.integers(0, 3),
+)
+def test_cached_is_uncached(
+    conditioning: str, steps: int, candidates: int, lengths: list[int], options: dict[str, Any], seed: int
+) -> None:
+    model: LanguageModel
+    if conditioning == "transformer":
+        model, plan = plain_model(), None
+    else:
+        model = energy_model(conditioning)
+        wanted = Inference(infer_ebt_num_steps=steps, infer_generated_samples=candidates, **options)
+        plan = make_plan(model, wanted, seed)
+    texts = [text_of(length, number) for number, length in enumerate(lengths)]
+    decoder = make_decoder(model, plan, texts, room=3)
+    for round_ in range(3):
+        logits_BV = decoder.predict().logits
+        for row, text in enumerate(decoder.texts):
+            torch.testing.assert_close(logits_BV[row], uncached(model, plan, text), rtol=1e-9, atol=1e-9)
+        decoder.append(torch.tensor([1 + (7 * round_ + row) % (VOCABULARY - 1) for row in range(len(texts))]))
+
+
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+def test_an_evaluation_predicts_the_same(conditioning: str) -> None:
+    model = energy_model(conditioning)
+    text = text_of(CONTEXT, 1)
+    logits_SV = model(torch.tensor([text]))[0]
+    for length in (1, 5, CONTEXT):
+        found = make_decoder(model, make_plan(model, Inference()), [text[:length]], 0).predict().logits[0]
+        torch.testing.assert_close(found, logits_SV[length - 1], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", (*CONDITIONINGS, "transformer"))
+def test_a_full_context_goes_on_with_its_newer_half(kind: str) -> None:
+    model = plain_model() if kind == "transformer" else energy_model(kind)
+    plan = make_plan(model, Inference())
+    decoder = make_decoder(model, plan, [text_of(CONTEXT - 1, 0), text_of(3, 1)], room=100)
+    for number in range(2 * CONTEXT):
+        found = decoder.predict().logits
+        for row, text in enumerate(decoder.texts):
+            window = text[-int(decoder.lengths[row]) :]
+            assert CONTEXT // 2 <= len(window) <= CONTEXT or len(text) == len(window)
+            torch.testing.assert_close(found[row], uncached(model, plan, window), rtol=1e-9, atol=1e-9)
+        decoder.append(torch.tensor([1 + number % 5, 1 + number % 7]))
+
+
+@pytest.mark.parametrize("kind", ("default", "time_embed", "transformer"))
+def test_a_text_longer_than_the_context_is_read_from_its_end(kind: str) -> None:
+    model = plain_model() if kind == "transformer" else energy_model(kind)
+    plan, text = make_plan(model, Inference()), text_of(3 * CONTEXT, 0)
+    found = make_decoder(model, plan, [text], 5).predict().logits[0]
+    torch.testing.assert_close(found, uncached(model, plan, text[-CONTEXT:]), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ("default", "time_embed", "transformer"))
+def test_texts_that_are_done_leave(kind: str) -> None:
+    model = plain_model() if kind == "transformer" else energy_model(kind)
+    plan, texts = make_plan(model, Inference()), [text_of(length, length) for length in (2, 9, 5)]
+    decoder = make_decoder(model, plan, texts, 4)
+    decoder.append(torch.tensor([3, 4, 5]))
+    decoder.keep([2, 0])
+    decoder.append(torch.tensor([6, 7]))
+    assert decoder.texts == [[*texts[2], 5, 6], [*texts[0], 3, 7]]
+    for row, text in enumerate(decoder.texts):
+        found = decoder.predict().logits[row]
+        torch.testing.assert_close(found, uncached(model, plan, text), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+def test_no_graph_is_kept(conditioning: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = built(f"--ebt_type {conditioning}").requires_grad_(True)
+    # its backward is the second derivative; at inference nothing may prepare for one
+    monkeypatch.setattr(attend, "_Slope", None)
+    plan = make_plan(model, Inference(infer_generated_samples=2, infer_accept_lower_energies=True))
+    assert plan is not None
+    decoder = make_decoder(model, plan, [text_of(4, 0)], 2)
+    with torch.enable_grad():
+        prediction = decoder.predict()
+        decoder.append(torch.tensor([1]))
+    assert prediction.candidates is not None
+    held = [prediction.logits, *prediction.candidates[:4], *(cache.keys for cache in decoder.caches())]
+    assert all(tensor.grad_fn is None and not tensor.requires_grad for tensor in held)
+
+
+def test_each_landscape_has_a_cache_of_known_size() -> None:
+    texts = [text_of(4, 0), text_of(6, 1)]
+    for conditioning, landscapes, before in (("default", 1, 0), ("adaln", 2, 0), ("time_embed", 2, 1)):
+        model = energy_model(conditioning)
+        decoder = make_decoder(model, make_plan(model, Inference()), texts, room=3)
+        assert len(decoder.caches()) == landscapes
+        expected = Cache.bytes_needed(model.network.shape, 2, 9 + before, element=8)
+        assert decoder.cache_bytes == landscapes * expected
+    assert make_decoder(model, make_plan(model, Inference()), texts, room=10_000).capacity == CONTEXT
+
+
+def test_the_energy_of_a_token_is_that_of_the_whole_text() -> None:
+    model = energy_model("time_embed")
+    plan = make_plan(model, Inference())
+    texts = [text_of(4, 0), text_of(7, 1)]
+    decoder = make_decoder(model, plan, texts, 1)
+    assert isinstance(decoder, EnergyDecoder)
+    found = decoder.energy_of(torch.tensor([3, 5]))
+    for row, token in enumerate((3, 5)):
+        context = model.network.context(torch.tensor([texts[row]]), model.last_landscape)
+        z = model.network.prediction_embedding[torch.tensor([[token] * len(texts[row])])]
+        torch.testing.assert_close(found[row], model.network.energy(z, context)[0, -1])
