@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from models.layers.vocabulary import embed, move
+from models.layers.vocabulary import embed, mix, move
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,13 @@ def descend(
         elif step.noise > 0:
             y_BSV = torch.add(y_BSV, torch.randn_like(y_BSV), alpha=step.noise)
         with torch.set_grad_enabled(differentiable):
-            z_BSD = embed(y_BSV, embedding_VD) if rule.normalize else y_BSV @ embedding_VD
+            before_BSV = y_BSV.softmax(-1) if rule.from_probabilities else y_BSV
+            if rule.normalize and not rule.from_probabilities:
+                z_BSD = embed(y_BSV, embedding_VD)
+            else:
+                z_BSD = mix(before_BSV if rule.normalize else y_BSV, embedding_VD)
             energy_BS, slope_BSD = slope(z_BSD, step.landscape)
-            y_BSV = move(y_BSV, step.size * slope_BSD, embedding_VD, rule.from_probabilities)
+            y_BSV = move(before_BSV, step.size * slope_BSD, embedding_VD)
         walk.predictions.append(y_BSV)
         walk.energies.append(energy_BS.detach())
         along_BSD = slope_BSD.detach().float()

@@ -166,7 +166,8 @@ class EnergyTransformer(nn.Module):
             mask[..., 0, 0] = True
         angles = self.rotations[: x_BSD.shape[1]]
         condition = self.condition(landscape)
-        observed = self.observe(x_BSD, condition, angles, mask)
+        causal = shape.separator_id is None  # with the time token too: without a mask, attention skips what is ahead
+        observed = self.observe(x_BSD, condition, angles, None if causal else mask)
         keys_values = [(F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1))) for keys, values in observed]
         sees = F.pad(sees, (0, 1), value=True)
         bias = torch.zeros(sees.shape, dtype=self.head.weight.dtype, device=sees.device)

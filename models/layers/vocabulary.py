@@ -2,7 +2,8 @@
 
 With 50,000 tokens nothing else needs as much memory. A walk's graph would hold a softmax, a log-softmax and a slope for
 each step; these functions hold the prediction itself and nothing more, and make the rest again in the backward pass, a
-few rows at a time. The energy is differentiated at the embedding, so all of this is differentiated once only.
+few rows at a time. Only where a step starts from the distribution, that is held: it is embedded and moved both. The
+energy is differentiated at the embedding, so all of this is differentiated once only.
 
 y: [N, V], N = B S. W: [V, D]. Matrix products are in W's type, so that autocast's choice is made once, by the caller.
 """
@@ -19,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 ROWS, ELEMENTS = 256, 2**20  # what is made again is as large as the larger of the two
+COLUMNS = 512  # on a CPU: so much of a product with W^T stays in the cache until it is used
 
 
 def parts(y: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -27,9 +29,19 @@ def parts(y: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(tensor.split(rows) for tensor in (y, *others)), strict=True)
 
 
-def through_softmax(p: Tensor, dp: Tensor) -> Tensor:
-    """What a softmax passes on of dp, the derivative by its result p."""
-    return torch.ops.aten._softmax_backward_data(dp.to(p.dtype), p, -1, p.dtype)
+def columns(w: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same tokens of w [V, D] and of the others [N, V]: some at a time, but all at once on a GPU."""
+    size = COLUMNS if w.device.type == "cpu" else len(w)
+    return zip(w.split(size), *(tensor.split(size, -1) for tensor in others), strict=True)
+
+
+def put_product(out: Tensor, d: Tensor, w: Tensor) -> None:
+    """out <- d W^T"""
+    for some, place in columns(w, out):
+        if place.dtype == d.dtype:
+            torch.mm(d, some.T, out=place)
+        else:
+            place.copy_(d @ some.T)
 
 
 class _Embed(Function):
@@ -44,32 +56,52 @@ class _Embed(Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
         y, w = ctx.saved_tensors
-        dy, dw = torch.empty_like(y) if ctx.needs_input_grad[0] else None, torch.zeros_like(w)
+        dw = w.new_zeros(w.shape)  # by rows, however W lies: the products into it are faster
+        dy = torch.empty_like(y) if ctx.needs_input_grad[0] else None
         for row, g_row, out in parts(y, g, y if dy is None else dy):
             p = row.softmax(-1)
             dw.addmm_(p.to(w.dtype).T, g_row)
             if dy is not None:
-                out.copy_(through_softmax(p, g_row @ w.T))
+                put_product(out, g_row, w)
+                torch.ops.aten._softmax_backward_data.out(out, p, -1, p.dtype, grad_input=out)
         return dy, dw
 
 
-class _Move(Function):
-    """y - d W^T, or softmax(y) - d W^T, [N, V]"""
+class _Mix(Function):
+    """p W, [N, D]"""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, d: Tensor, w: Tensor, from_probabilities: bool) -> Tensor:
-        ctx.save_for_backward(d, w, *([y] if from_probabilities else []))
-        start = y.softmax(-1) if from_probabilities else y
-        return torch.addmm(start, d, w.T, alpha=-1) if start.dtype == w.dtype else start - d @ w.T
+    def forward(ctx: Any, p: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(p, w)
+        return p.to(w.dtype) @ w
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
-        d, w, *probabilities_of = ctx.saved_tensors
-        low, dy = g.to(w.dtype), g if ctx.needs_input_grad[0] else None
-        if dy is not None and probabilities_of:
-            dy = torch.cat([through_softmax(row.softmax(-1), g_row) for row, g_row in parts(*probabilities_of, g)])
-        return dy, (low @ w).neg_(), (low.T @ d).neg_(), None
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
+        p, w = ctx.saved_tensors
+        dp = torch.empty_like(p) if ctx.needs_input_grad[0] else None
+        if dp is not None:
+            put_product(dp, g, w)
+        return dp, p.to(w.dtype).T @ g
+
+
+class _Move(Function):
+    """y - d W^T, [N, V]"""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, d: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(d, w)
+        moved = torch.empty_like(y)
+        for some, before, after in columns(w, y, moved):
+            torch.sub(before, d @ some.T, out=after)
+        return moved
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        d, w = ctx.saved_tensors
+        low = g.to(w.dtype)
+        return g, (low @ w).neg_(), low.T @ -d
 
 
 class _CrossEntropy(Function):
@@ -90,12 +122,10 @@ class _CrossEntropy(Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
         y, targets = ctx.saved_tensors
-        counted = (targets != ctx.ignored).to(g.dtype)
-        share, dy = (counted * (g / counted.sum().clamp(min=1)))[:, None], torch.empty_like(y)
-        for row, target, part, out in parts(y, targets[:, None], share, dy):
-            p = row.to(g.dtype).softmax(-1)
-            out.copy_(p.scatter_add_(1, target, -torch.ones_like(part)).mul_(part))
-        return dy, None, None
+        counted = (targets != ctx.ignored).to(y.dtype)
+        share = (counted * (g / counted.sum().clamp(min=1)))[:, None]
+        dy = y.softmax(-1).mul_(share)
+        return dy.scatter_add_(1, targets[:, None], -share), None, None
 
 
 def product_type(x: Tensor) -> torch.dtype:
@@ -111,10 +141,17 @@ def embed(y_BSV: Tensor, embedding_VD: Tensor) -> Tensor:
     return _Embed.apply(y_BSV.flatten(0, 1), w_VD).unflatten(0, y_BSV.shape[:2])
 
 
-def move(y_BSV: Tensor, step_BSD: Tensor, embedding_VD: Tensor, from_probabilities: bool) -> Tensor:
+def mix(p_BSV: Tensor, embedding_VD: Tensor) -> Tensor:
+    """The embedding of a distribution itself. [B, S, V], [V, D] -> [B, S, D]"""
+    w_VD = embedding_VD.to(product_type(embedding_VD))
+    return _Mix.apply(p_BSV.flatten(0, 1), w_VD).unflatten(0, p_BSV.shape[:2])
+
+
+def move(y_BSV: Tensor, step_BSD: Tensor, embedding_VD: Tensor, from_probabilities: bool = False) -> Tensor:
     """Step down along a slope of the embedding: y (or its distribution) - step W^T. -> [B, S, V]"""
     w_VD = embedding_VD.to(product_type(embedding_VD))
-    moved = _Move.apply(y_BSV.flatten(0, 1), step_BSD.flatten(0, 1).to(w_VD.dtype), w_VD, from_probabilities)
+    start_BSV = y_BSV.softmax(-1) if from_probabilities else y_BSV
+    moved = _Move.apply(start_BSV.flatten(0, 1), step_BSD.flatten(0, 1).to(w_VD.dtype), w_VD)
     return moved.unflatten(0, y_BSV.shape[:2])
 
 

@@ -10,16 +10,17 @@ from torch.nn import functional as F
 
 from models.descent import Rule, Step, descend
 from models.layers import vocabulary
-from models.layers.vocabulary import cross_entropy, embed, move
+from models.layers.vocabulary import cross_entropy, embed, mix, move
 
 B, S, V, D = 2, 3, 7, 4
 
 
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that rows come in several parts, the last one smaller."""
+    """So that rows and columns come in several parts, the last one smaller."""
     monkeypatch.setattr(vocabulary, "ROWS", 4)
     monkeypatch.setattr(vocabulary, "ELEMENTS", 1)
+    monkeypatch.setattr(vocabulary, "COLUMNS", 3)
 
 
 def draw(*shape: int) -> Tensor:
@@ -30,6 +31,12 @@ def test_embed() -> None:
     y, w = draw(B, S, V), draw(V, D)
     torch.testing.assert_close(embed(y, w), y.softmax(-1) @ w)
     assert gradcheck(embed, (y, w))
+
+
+def test_mix() -> None:
+    p, w = draw(B, S, V), draw(V, D)
+    torch.testing.assert_close(mix(p, w), p @ w)
+    assert gradcheck(mix, (p, w))
 
 
 @pytest.mark.parametrize("from_probabilities", [False, True])
@@ -54,9 +61,9 @@ def test_a_batch_without_targets_has_no_loss() -> None:
     assert loss == 0 and not gradient.any()
 
 
-@pytest.mark.parametrize("rule", [Rule(), Rule(detach=True), Rule(from_probabilities=True)])
-def test_a_step_holds_one_tensor_as_wide_as_the_vocabulary(rule: Rule) -> None:
-    """What the graph of a walk keeps: the start, and the prediction of each step; no softmax and no slope."""
+@pytest.mark.parametrize(("rule", "wide"), [(Rule(), 1), (Rule(detach=True), 1), (Rule(from_probabilities=True), 2)])
+def test_what_a_step_holds_as_wide_as_the_vocabulary(rule: Rule, wide: int) -> None:
+    """What the graph of a walk keeps: the start, and each step's prediction; a distribution only to start from."""
     y, w, targets, count = draw(B, S, V), draw(V, D), torch.zeros(B, S, dtype=torch.long), 3
     held: set[int] = set()
 
@@ -71,7 +78,7 @@ def test_a_step_holds_one_tensor_as_wide_as_the_vocabulary(rule: Rule) -> None:
         loss = sum(cross_entropy(prediction, targets, V - 1) for prediction in walk.predictions)
     assert isinstance(loss, Tensor)
     loss.backward()
-    assert 0 < len(held) <= count + 1
+    assert 0 < len(held) <= wide * count + 1
 
 
 def test_a_walk_s_gradient_norm_is_that_of_the_wide_slope() -> None:
