@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks.sheet import Sheet
 
-PARTS = ("start", "loader", "model", "energy")
+PARTS = ("start", "loader", "model", "energy", "inference", "thinking")
 WIDTH = 120  # of tables where the screen is not known
 
 
@@ -26,14 +26,16 @@ def main(words: list[str]) -> int:
     if unknown:
         print(f"{', '.join(sorted(unknown))}: choose {', '.join(PARTS)}, or nothing for all.", file=sys.stderr)
         return 2
-    rows, sheets = [], []
+    rows: list[dict[str, Any]] = []
+    sheets: list[Sheet] = []
     for name in options.parts or PARTS:
         print(f"measuring {name} …", file=sys.stderr)
         part: Any = importlib.import_module(f"benchmarks.{name}")  # torch is loaded here and not for --help
-        if name == "energy":
-            sheets += part.run(options.full)
-        else:
-            rows += part.run()
+        for found in part.run(options.full) if name == "energy" else part.run():
+            if isinstance(found, Sheet):
+                sheets.append(found)
+            else:
+                rows.append(found)
     if rows:
         sheets.insert(0, sheet_of(rows))
     console = Console(width=max(Console().width, WIDTH))

@@ -80,18 +80,23 @@ def energy_of(network: EnergyTransformer, tokens_BS: Tensor, z_BSD: Tensor, land
 
 
 def walk(
-    network: EnergyTransformer, tokens_BS: Tensor, start_BSV: Tensor, steps: list[Step], rule: Rule
+    network: EnergyTransformer,
+    tokens_BS: Tensor,
+    start_BSV: Tensor,
+    steps: list[Step],
+    rule: Rule,
+    create_graph: bool = True,
 ) -> list[Tensor]:
-    """The predictions after each step, [B, S, V] each, with what a loss on them needs to reach the parameters."""
+    """The predictions after each step, [B, S, V] each; create_graph: with what a loss needs to reach the parameters."""
     y_BSV, predictions = start_BSV, []
     for step in steps:
-        y_BSV = y_BSV.detach() if rule.detach else y_BSV
+        y_BSV = y_BSV.detach() if rule.detach or not create_graph else y_BSV
         if not isinstance(step.noise, float) or step.noise > 0:
             y_BSV = y_BSV + step.noise * torch.randn_like(y_BSV)
         p_BSV = y_BSV.softmax(-1) if rule.normalize else y_BSV
         p_BSV = p_BSV if p_BSV.requires_grad else p_BSV.requires_grad_()
         energy_BS = energy_of(network, tokens_BS, p_BSV @ network.prediction_embedding, step.landscape)
-        (slope_BSV,) = torch.autograd.grad(energy_BS.sum(), p_BSV, create_graph=True)
+        (slope_BSV,) = torch.autograd.grad(energy_BS.sum(), p_BSV, create_graph=create_graph)
         y_BSV = (p_BSV if rule.from_probabilities else y_BSV) - step.size * slope_BSV
         predictions.append(y_BSV)
     return predictions

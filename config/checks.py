@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .flags import SIZED, Flag, listing, shown
@@ -227,12 +228,14 @@ def inference_is_a_test(s: Settled) -> str | None:
     )
 
 
-@rule("infer_generated_samples", "infer_energy_sampling_technique", "infer_debug_sample_distances")
-def there_are_candidates_to_choose_from(s: Settled) -> str | None:
-    for name in ("infer_energy_sampling_technique", "infer_debug_sample_distances"):
-        if s["infer_generated_samples"] == 1 and s.given(name):
-            return f"{s.called(name)} has no effect with --infer_generated_samples 1: remove it, or ask for more."
-    return None
+def needs_candidates(name: str, s: Settled) -> str | None:
+    if s["infer_generated_samples"] > 1 or not s.given(name):
+        return None
+    return f"{s.called(name)} has no effect with --infer_generated_samples 1: remove it, or ask for more."
+
+
+for _name in ("infer_energy_sampling_technique", "infer_debug_sample_distances"):
+    rule("infer_generated_samples", _name)(partial(needs_candidates, _name))
 
 
 @rule("infer_ebt_override_alpha", "infer_alpha_final_landscape")

@@ -47,6 +47,7 @@ class Flag:
     aliases: tuple[str, ...]
     needs: dict[str, tuple[Any, ...]]
     metavar: str | None
+    lines: bool
 
     @property
     def has_no_form(self) -> bool:
@@ -183,7 +184,8 @@ def judged(flag: Flag, value: Any) -> Any:
     for word in words:
         if not word:
             raise ValueError("is empty: give a text, or leave the flag out.")
-        if any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in word):
+        kept = word.translate({ord("\n"): "", ord("\t"): ""}) if flag.lines else word
+        if any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in kept):
             raise ValueError(f"is {word!r}: give a text without control characters.")
     if flag.choices and not set(words) <= set(flag.choices):
         raise ValueError(f"is {listing([repr(word) for word in words], 'and')}: {allowed(flag)}.")

@@ -24,12 +24,14 @@ def flag(
     aliases: tuple[str, ...] = (),
     needs: dict[str, tuple[Any, ...]] | None = None,
     metavar: str | None = None,
+    lines: bool = False,
 ) -> Any:
     """A dataclass field that is also a flag.
 
     choices: the only texts allowed. low, high: inclusive bounds; above: exclusive lower bound.
     words: texts allowed besides a number ("auto"). aliases: other spellings of the same flag.
     needs: {other flag: values} under which this flag has an effect; given without them it is an error.
+    lines: a text may have several lines, and tabs.
     """
     return field(
         default=default,
@@ -43,6 +45,7 @@ def flag(
             "aliases": aliases,
             "needs": needs or {},
             "metavar": metavar,
+            "lines": lines,
         },
     )
 
@@ -328,7 +331,7 @@ class Inference:
     infer_logprobs: bool = flag(False, "also give the log-probability of each token", needs=INFERENCE)
     infer_echo: bool = flag(False, "give the prompt before what follows it", needs=INFERENCE)
     infer_output_dir: str | None = flag(
-        None, "folder for results; default: the run's own", metavar="PATH", needs=INFERENCE
+        None, "folder for files; default: the run's own", metavar="PATH", needs=INFERENCE
     )
     infer_ebt_advanced: bool = flag(False, "accepted for old scripts: the flags below need no leave", needs=INFERENCE)
     infer_ebt_num_steps: int | None = flag(None, "steps at most; default: as in training", low=1, needs=INFERENCE)

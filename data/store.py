@@ -147,23 +147,32 @@ def _hash(*parts: object) -> str:
 
 def read_documents(source: Source, settings: Data) -> Iterator[Document]:
     """Every document once, with its split; blank ones are left out. --max_documents counts per native split."""
-    shares = {"test": settings.test_split_pct, "valid": settings.validation_split_pct}
-    missing = {name: share for name, share in shares.items() if name not in source.splits}
+    missing = missing_shares(source, settings)
     seen: set[bytes] = set()
     for native in READ_ORDER:
         if native not in source.splits:
             continue
         for text in islice(source.documents(native), settings.max_documents or None):
             data = text.encode("utf-8", "replace")
-            digest = hashlib.blake2b(data, digest_size=16).digest()
+            digest = digest_of(data)
             if digest in seen or data.isspace() or not data:
                 continue
             seen.add(digest)
-            split = _place(digest, missing) if native == "train" else native
+            split = place(digest, missing) if native == "train" else native
             yield Document(split, data.decode(), digest, len(data))
 
 
-def _place(digest: bytes, shares: dict[str, float]) -> str:
+def missing_shares(source: Source, settings: Data) -> dict[str, float]:
+    """The splits that a dataset does not have itself, with the share of its training documents that each gets."""
+    shares = {"test": settings.test_split_pct, "valid": settings.validation_split_pct}
+    return {name: share for name, share in shares.items() if name not in source.splits}
+
+
+def digest_of(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def place(digest: bytes, shares: dict[str, float]) -> str:
     """The split of a training document: its hash, as a number in [0, 1), falls into somebody's share."""
     number = int.from_bytes(digest[:8], "big") / 2**64
     for name, share in shares.items():

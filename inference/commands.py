@@ -24,25 +24,43 @@ class Model:
 class Generate:
     """what to go on from, and where to stop"""
 
-    prompt: str | None = flag(None, "text to go on from; default: read from standard input")
+    prompt: str | None = flag(None, "text to go on from; default: read from standard input", lines=True)
     prompts: str | None = flag(None, "file with a prompt a line, or .jsonl with the field prompt", metavar="FILE")
     interactive: bool = flag(False, "ask for prompts one after another")
-    stop: tuple[str, ...] = flag((), "texts at which to stop")
-    out: str | None = flag(None, "JSONL file of what came; - prints it", metavar="FILE")
+    stop: tuple[str, ...] = flag((), "texts at which to stop; they are cut off", lines=True)
+    out: str | None = flag(None, "JSONL file of every token that came; - prints it instead", metavar="FILE")
     batch_size: int = flag(16, "prompts at a time", low=1)
-    long_prompt: str = flag("refuse", "a prompt longer than the context", choices=("refuse", "window"))
+    long_prompt: str = flag(
+        "refuse",
+        "a prompt longer than the context: refuse it, or read a window of its end",
+        choices=("refuse", "window"),
+    )
 
 
 @dataclass(frozen=True)
 class Evaluate:
     """what to evaluate on"""
 
-    split: str = flag("valid", "which split", choices=("train", "valid", "test"))
-    dataset_name: str | None = flag(None, "another dataset than the run's")
+    split: str | None = flag(
+        None,
+        "which split; default: valid, or of another dataset the first it has of valid, test and all",
+        choices=("train", "valid", "test", "all"),
+    )
+    dataset_name: str | None = flag(
+        None, "another dataset than the run's; of gsm8k, squad, lambada, ai2arc, bigbench and planbench the questions"
+    )
+    as_text: bool = flag(False, "of a dataset of questions the loss on its text instead")
     dataset_dir: str | None = flag(None, "local file, folder or glob to read", metavar="PATH")
     text_field: str | None = flag(None, "field that holds the text in jsonl, parquet and arrow files")
     limit: int = flag(0, "rows, or questions, at most; 0 is all", low=0)
     batch_size: int = flag(16, "rows, or questions, at a time", low=1)
+
+
+@dataclass(frozen=True)
+class Answering(Inference):
+    __doc__ = Inference.__doc__
+
+    infer_temp: float = flag(0.0, "temperature of answers; 0 takes the likeliest token", low=0)
 
 
 @dataclass(frozen=True)
@@ -64,8 +82,10 @@ class ThinkCurve:
 class Landscape:
     """what to draw"""
 
-    prompt: str | None = flag(None, "text whose last token is predicted; default: one of the validation split")
-    points: int = flag(41, "points along a side of the plane", low=3)
+    prompt: str | None = flag(
+        None, "text whose last token is predicted; default: one of the validation split", lines=True
+    )
+    points: int = flag(41, "points along a side of the plane", low=3, high=401)
 
 
 DECODING = ("infer_max_gen_len", "infer_temp", "infer_topp", "infer_topk", "infer_logprobs", "infer_echo")
@@ -81,16 +101,26 @@ class Command:
     usage: str
     what: str
     without: tuple[str, ...] = ()
+    inference: type[Inference] = Inference
 
 
 COMMANDS = {
     "generate": Command(Generate, '--run RUN --prompt "..."', "go on from a prompt", ("infer_plot_energy_landscape",)),
-    "evaluate": Command(Evaluate, "--run RUN", "loss and accuracy on a split, or answers to questions"),
+    "evaluate": Command(
+        Evaluate,
+        "--run RUN",
+        "loss and accuracy on a split, or answers to questions",
+        ("infer_logprobs", "infer_echo", "infer_debug_sample_distances"),
+        Answering,
+    ),
     "think-curve": Command(
         ThinkCurve,
         "--run RUN",
         "loss against steps, candidates and compute",
-        (*DECODING, *SHOWING, "infer_generated_samples", "infer_ebt_num_steps", "infer_ebt_stop_change"),
+        (
+            *(*DECODING, *SHOWING, "infer_generated_samples", "infer_ebt_num_steps", "infer_ebt_stop_change"),
+            "infer_steps_final_landscape",  # it always does: so one walk shows every number of steps
+        ),
     ),
     "landscape": Command(
         Landscape,
@@ -109,6 +139,6 @@ def overview() -> str:
 def parse(name: str, argv: list[str]) -> dict[str, Any]:
     """{"model": Model, "command": the command's flags, "inference": Inference} of a command line."""
     command = COMMANDS[name]
-    sections = {"model": Model, "command": command.flags, "inference": Inference}
+    sections = {"model": Model, "command": command.flags, "inference": command.inference}
     usage = f"python -m inference {name} {command.usage}    {command.what}"
     return parse_command(argv, sections, usage, command.without)

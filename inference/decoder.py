@@ -164,7 +164,9 @@ class EnergyDecoder(Decoder):
         candidates_G = torch.arange(self.plan.candidates, device=self.lengths.device)
         positions_BG = (self.lengths - 1)[:, None].expand(-1, self.plan.candidates)
         thought = think(self.model, Contexts(self.context), positions_BG, self.plan, candidates_G)
-        chosen_B = believed(thought, self.plan.choice).argmax(1)
+        chosen_B = torch.zeros_like(self.lengths)
+        if self.plan.candidates > 1:
+            chosen_B = believed(thought.first_energy, thought.energy, self.plan.choice).argmax(1)
         return Prediction(thought.logits[torch.arange(len(chosen_B)), chosen_B], thought, chosen_B)
 
     @torch.no_grad()

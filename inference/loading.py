@@ -11,6 +11,7 @@ import torch
 from config import RunConfig, SettingsError
 from config.errors import UserError
 from config.record import from_dict
+from config.settings import Inference
 from data.store import open_store
 from data.tokenizers import Tokenizer, build_tokenizer
 from inference.commands import Model
@@ -20,6 +21,7 @@ from training.checkpoints import CheckpointError, read_checkpoint
 from training.resume import Weights
 
 SHOWN = 5  # runs that an error lists
+TWIN = "-transformer++"
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,14 @@ def find_checkpoint(wanted: Model) -> Path:
 
 
 def find_run(wanted: str | None, logs_dir: str, flag: str) -> Path:
-    """The folder of a run, by its folder, its id or its name; the newest of that name, or of all."""
+    """The folder of a run, by its folder, its id or its name; the newest of that name, or of all but twins."""
     if wanted is not None and (Path(wanted) / "config.json").is_file():
         return Path(wanted)
     runs = trained_runs(logs_dir)
     if wanted is not None:
         runs = [run for run in runs if wanted in (run.name, name_of(run))]
+    else:  # what --compare_baseline trained comes after the run that people mean
+        runs = [run for run in runs if not str(name_of(run)).endswith(TWIN)] or runs
     if not runs:
         got = f"{flag} is {wanted!r}: there is no such run" if wanted else f"{flag} is missing: there is no run"
         raise UserError(f"{got}. {known_runs(logs_dir)}")
@@ -111,3 +115,18 @@ def known_runs(logs_dir: str) -> str:
         return f"There is no trained run in {logs_dir}: train one with python train_model.py, or give --logs_dir."
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"Runs in {logs_dir}: {', '.join(names[:SHOWN])}{more}."
+
+
+def output_folder(loaded: Loaded, settings: Inference) -> Path:
+    """--infer_output_dir, which is made where it is missing; else the run's folder, or that of a lone checkpoint."""
+    if settings.infer_output_dir is None:
+        return loaded.folder.path if loaded.folder else loaded.checkpoint.parent
+    path = Path(settings.infer_output_dir)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"--infer_output_dir is {settings.infer_output_dir!r}: cannot make that folder ({error.strerror}): "
+            "choose one you can write to."
+        ) from error
+    return path

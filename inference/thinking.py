@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -45,20 +45,26 @@ class Plan:
     seed: int = 0
 
 
-class Thought(NamedTuple):
-    """Where the walks ended: logits [B, P, V]; energies before the first step and at the end, and steps taken, [B, P].
+@dataclass
+class Thought:
+    """Where the walks ended: logits [B, N, V], the energy before the first step and the steps taken, [B, N].
 
-    passes: how often the prediction stream ran, for every candidate of a position.
+    passes: how often the prediction stream ran.
     """
 
     logits: Tensor
     first_energy: Tensor
-    energy: Tensor
     steps: Tensor
     passes: int
+    find_energy: Callable[[], Tensor]
+
+    @cached_property
+    def energy(self) -> Tensor:
+        """The energy at the end, [B, N]: one more pass, for who wants it, while the context is as it was."""
+        return self.find_energy()
 
 
-Watch = Callable[[int, Tensor, Tensor], None]  # step, logits before it [B, P, V], their energy [B, P]
+Watch = Callable[[int, Tensor, Tensor], None]  # step, logits before it [B, N, V], their energy [B, N]
 
 
 @dataclass
@@ -112,12 +118,12 @@ def make_plan(model: LanguageModel, settings: Inference, seed: int = 0) -> Plan 
 def think(
     model: EnergyLanguageModel,
     context_of: Callable[[int], Context],
-    positions_BP: Tensor,
+    positions_BN: Tensor,
     plan: Plan,
-    candidates_BP: Tensor | int = 0,
+    candidates_BN: Tensor | int = 0,
     watch: Watch | None = None,
 ) -> Thought:
-    """Walk down the energy at P places of each row, each with what its context shows it.
+    """Walk down the energy at N places of each row, each with what its context shows it.
 
     positions: the place of the last token that a prediction sees; candidates: which of its walks this is. The two and
     the plan's seed fix all noise. watch: called before each step, and with the number of steps at the end.
@@ -125,57 +131,62 @@ def think(
     network, rule = model.network, model.thinking.rule
     embedding_VD = network.prediction_embedding
 
-    def embedded(y_BPV: Tensor) -> Tensor:
-        return embed(y_BPV, embedding_VD) if rule.normalize else y_BPV @ embedding_VD
+    def embedded(y_BNV: Tensor) -> Tensor:
+        return embed(y_BNV, embedding_VD) if rule.normalize else y_BNV @ embedding_VD
 
     def noise(step: int) -> Tensor:
-        keys_BP = noise_key(positions_BP, candidates_BP, step)
-        return keyed_normal(keys_BP, len(embedding_VD), plan.seed).to(embedding_VD.dtype)
+        keys_BN = noise_key(positions_BN, candidates_BN, step)
+        return keyed_normal(keys_BN, len(embedding_VD), plan.seed).to(embedding_VD.dtype)
 
     if model.thinking.start == "zeros":
-        y_BPV = embedding_VD.new_zeros(*positions_BP.shape, len(embedding_VD))
+        y_BNV = embedding_VD.new_zeros(*positions_BN.shape, len(embedding_VD))
     else:
-        y_BPV = model.thinking.noise_scale * noise(0)
-    active_BP = torch.ones_like(positions_BP, dtype=torch.bool)
-    moved_BP, taken_BP = ~active_BP, torch.zeros_like(positions_BP)
-    factor_BP = torch.ones(positions_BP.shape, dtype=y_BPV.dtype, device=y_BPV.device)
-    first_BP = before_BP = None
+        y_BNV = model.thinking.noise_scale * noise(0)
+    active_BN = torch.ones_like(positions_BN, dtype=torch.bool)
+    moved_BN, taken_BN = ~active_BN, torch.zeros_like(positions_BN)
+    factor_BN = torch.ones(positions_BN.shape, dtype=y_BNV.dtype, device=y_BNV.device)
+    first_BN = before_BN = None
     landscape, passes = -1, 0
     for number, step in enumerate(plan.steps):
         context = context_of(step.landscape)
-        noisy_BPV = y_BPV + step.noise * noise(number + 1) if step.noise else y_BPV
-        energy_BP, slope_BPD = network.slope(embedded(noisy_BPV), context, differentiable=False)
+        noisy_BNV = y_BNV + step.noise * noise(number + 1) if step.noise else y_BNV
+        energy_BN, slope_BND = network.slope(embedded(noisy_BNV), context, differentiable=False)
         passes += 1
         if plan.accept_lower and step.noise:
-            energy_BP = network.energy(embedded(y_BPV), context)
+            energy_BN = network.energy(embedded(y_BNV), context)
             passes += 1
-        if plan.stop_change and before_BP is not None and step.landscape == landscape:
-            active_BP &= ~(moved_BP & ((before_BP - energy_BP).abs() < plan.stop_change))
-            if not active_BP.any():
+        if plan.stop_change and before_BN is not None and step.landscape == landscape:
+            active_BN &= ~(moved_BN & ((before_BN - energy_BN).abs() < plan.stop_change))
+            if not active_BN.any():
                 break
-        first_BP = energy_BP if first_BP is None else first_BP
-        before_BP, landscape = energy_BP, step.landscape
+        first_BN = energy_BN if first_BN is None else first_BN
+        before_BN, landscape = energy_BN, step.landscape
         if watch:
-            watch(number, y_BPV, energy_BP)
-        size_BP1 = (step.size * factor_BP)[..., None]
-        next_BPV = move(noisy_BPV, size_BP1 * slope_BPD, embedding_VD, rule.from_probabilities)
-        moved_BP = active_BP
+            watch(number, y_BNV, energy_BN)
+        size_BN1 = (step.size * factor_BN)[..., None]
+        next_BNV = move(noisy_BNV, size_BN1 * slope_BND, embedding_VD, rule.from_probabilities)
+        moved_BN = active_BN
         if plan.accept_lower:
-            moved_BP = active_BP & (network.energy(embedded(next_BPV), context) < energy_BP)
+            moved_BN = active_BN & (network.energy(embedded(next_BNV), context) < energy_BN)
             passes += 1
-            factor_BP = torch.where(moved_BP, factor_BP, factor_BP / 2)
-        taken_BP = taken_BP + active_BP
-        y_BPV = next_BPV if moved_BP.all() else torch.where(moved_BP[..., None], next_BPV, y_BPV)
-    assert first_BP is not None
-    last_BP = network.energy(embedded(y_BPV), context_of(plan.steps[-1].landscape))
+            factor_BN = torch.where(moved_BN, factor_BN, factor_BN / 2)
+        taken_BN = taken_BN + active_BN
+        y_BNV = next_BNV if moved_BN.all() else torch.where(moved_BN[..., None], next_BNV, y_BNV)
+    assert first_BN is not None
+
+    def end() -> Tensor:
+        with torch.no_grad():
+            return network.energy(embedded(y_BNV), context_of(plan.steps[-1].landscape))
+
+    thought = Thought(y_BNV, first_BN, taken_BN, passes, end)
     if watch:
-        watch(len(plan.steps), y_BPV, last_BP)
-    return Thought(y_BPV, first_BP, last_BP, taken_BP, passes + 1)
+        watch(len(plan.steps), y_BNV, thought.energy)
+    return thought
 
 
-def believed(thought: Thought, choice: str) -> Tensor:
-    """What makes a candidate the better one: the larger, the better. [B, P]"""
-    return {"min": -thought.energy, "max": thought.energy, "max_gap": thought.first_energy - thought.energy}[choice]
+def believed(first: Tensor, last: Tensor, choice: str) -> Tensor:
+    """What makes a candidate the better one, by its first and last energy: the larger, the better."""
+    return {"min": -last, "max": last, "max_gap": first - last}[choice]
 
 
 def think_rows(model: EnergyLanguageModel, tokens_BS: Tensor, plan: Plan, watch: Watch | None = None) -> Thought:
@@ -186,13 +197,15 @@ def think_rows(model: EnergyLanguageModel, tokens_BS: Tensor, plan: Plan, watch:
         best = think(model, contexts, positions_BS, plan, 0, watch)
         for candidate in range(1, plan.candidates):
             other = think(model, contexts, positions_BS, plan, candidate, watch)
-            better_BS = believed(other, plan.choice) > believed(best, plan.choice)
+            scores = [believed(found.first_energy, found.energy, plan.choice) for found in (other, best)]
+            better_BS = scores[0] > scores[1]
+            energy_BS = torch.where(better_BS, other.energy, best.energy)
             best = Thought(
                 torch.where(better_BS[..., None], other.logits, best.logits),
                 torch.where(better_BS, other.first_energy, best.first_energy),
-                torch.where(better_BS, other.energy, best.energy),
                 torch.where(better_BS, other.steps, best.steps),
                 best.passes + other.passes,
+                partial(torch.Tensor.detach, energy_BS),
             )
     return best
 

@@ -49,6 +49,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} holds more than tensors and plain values: refused, and nothing in it was run."
         ) from error
+    except RuntimeError as error:  # what torch raises where an archive is not one of its own
+        raise CheckpointError(f"{path} is not a checkpoint of this toolkit: it is another kind of archive.") from error
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint or "run" not in checkpoint:
         raise CheckpointError(f"{path} is not a checkpoint of this toolkit: it has no record of its run.")
     return checkpoint

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from data.sources.hub import Example, HubDataset
+from data.sources.hub import Asking, Example, HubDataset, Question
 
 
 def to_text(example: Example) -> str:
     choices = example["choices"]
     lines = [f"{label}. {text}" for label, text in zip(choices["label"], choices["text"], strict=True)]
     return "\n".join([f"Question: {example['question']}", *lines, f"Answer: {example['answerKey']}"])
+
+
+def question(example: Example) -> Question:
+    key = example["answerKey"]
+    labels = tuple(f" {label}" for label in example["choices"]["label"])
+    return Question(to_text(example).removesuffix(f" {key}"), (key,), labels)
 
 
 AI2ARC = HubDataset(
@@ -18,4 +24,5 @@ AI2ARC = HubDataset(
     splits={"train": "train", "valid": "validation", "test": "test"},
     part="ARC-Challenge",
     parts=("ARC-Challenge", "ARC-Easy"),
+    asking=Asking(question),
 )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from data.sources.hub import Example, HubDataset
+from data.sources.hub import Asking, Example, HubDataset, Question
 
 
 def to_text(example: Example) -> str:
     return f"Question: {example['question']}\nAnswer: {example['answer']}"
+
+
+def question(example: Example) -> Question:
+    """The worked answer ends with #### and the number that counts."""
+    return Question(f"Question: {example['question']}\nAnswer:", (example["answer"].rpartition("####")[2].strip(),))
 
 
 GSM8K = HubDataset(
@@ -16,4 +21,5 @@ GSM8K = HubDataset(
     splits={"train": "train", "test": "test"},
     part="main",
     parts=("main", "socratic"),
+    asking=Asking(question, end=r"####.*\n", compare="number"),
 )

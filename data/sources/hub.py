@@ -8,12 +8,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from config.settings import Data
 from data.errors import DataError
@@ -27,12 +27,39 @@ SPLIT_WORDS = {"train": "train", "test": "test"} | dict.fromkeys(("validation", 
 
 
 @dataclass(frozen=True)
+class Question:
+    """What is asked, and the answers that are right.
+
+    The prompt ends where the dataset's text has the answer. choices: the answers to choose from, where they are known,
+    as they would follow the prompt.
+    """
+
+    prompt: str
+    accepted: tuple[str, ...]
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a dataset asks.
+
+    question: that of an example. end: a pattern; an answer is over where its first match ends. compare: how an answer
+    is held against the accepted ones, by its words (as SQuAD does it), exactly but for white space, or by its number.
+    """
+
+    question: Callable[[Example], Question]
+    end: str = r"\n"
+    compare: Literal["words", "exact", "number"] = "exact"
+
+
+@dataclass(frozen=True)
 class HubDataset:
     """Where a dataset is and how to read it.
 
     fields: those that to_text needs. splits: our name -> the hub's. part: the one taken when none is named after a
     colon; parts: the names known; any_part: others exist. pattern: the repository's data files, where it still has a
     loading script. streaming: read over the network as it goes, for a dataset that nobody wants whole on disk.
+    asking: of a dataset that can be used as questions.
     """
 
     repository: str
@@ -44,6 +71,7 @@ class HubDataset:
     any_part: bool = False
     pattern: str | None = None
     streaming: bool = False
+    asking: Asking | None = None
 
 
 class HubSource(Source):
@@ -68,7 +96,32 @@ class HubSource(Source):
         assert self.loaded
 
     def documents(self, split: str) -> Iterator[str]:
-        to_text, fields = self.dataset.to_text, self.dataset.fields
+        return map(self.text, self.examples(split))
+
+    def text(self, example: Example) -> str:
+        with self._in_its_form():
+            return self.dataset.to_text(example)
+
+    def question(self, example: Example) -> Question:
+        """What an example of a question set asks."""
+        assert self.dataset.asking is not None
+        with self._in_its_form():
+            return self.dataset.asking.question(example)
+
+    @contextmanager
+    def _in_its_form(self) -> Iterator[None]:
+        """Turn an example whose fields hold something else into one sentence: a local file may hold anything."""
+        try:
+            yield
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"--dataset_name is {self.settings.dataset_name!r}: an example is not of the form that "
+                f"{self.dataset.repository} has ({first_line(error)}); put it into that form, or leave it out."
+            ) from error
+
+    def examples(self, split: str) -> Iterator[Example]:
+        """The examples of one of `splits`, with all the fields that they need."""
+        fields = self.dataset.fields
         examples = iter(self.loaded[split])
         while True:
             try:
@@ -85,7 +138,7 @@ class HubSource(Source):
                     f"--dataset_name is {self.settings.dataset_name!r}: its examples need the field "
                     f"{', '.join(missing)}, but have {', '.join(sorted(example))}."
                 )
-            yield to_text(example)
+            yield example
 
     def count(self, split: str) -> int | None:
         examples = self.loaded[split]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from data.sources.hub import Example, HubDataset
+from data.sources.hub import Asking, Example, HubDataset, Question
 
 
 def to_text(example: Example) -> str:
     return f"{example['query']}\n{example['ground_truth_plan']}"
+
+
+def question(example: Example) -> Question:
+    return Question(f"{example['query']}\n", (example["ground_truth_plan"],))
 
 
 PLANBENCH = HubDataset(
@@ -15,6 +19,7 @@ PLANBENCH = HubDataset(
     to_text=to_text,
     splits={"train": "train"},
     part="task_1_plan_generation",
+    asking=Asking(question, end=r"\n\s*\n"),
     parts=(
         "task_1_plan_generation",
         "task_2_plan_optimality",

@@ -73,6 +73,13 @@ def valid_settings(draw: st.DrawFn) -> dict[str, Any]:
         chosen["only_test_model_ckpt"] = chosen.get("only_test_model_ckpt") or "last"
     if chosen.get("only_test") or chosen.get("finetuning_model_ckpt"):
         chosen.pop("resume_training_ckpt", None)
+    if chosen.get("execution_mode") == "inference" and not chosen.get("only_test"):
+        chosen.pop("execution_mode")
+    if chosen.get("infer_generated_samples", 1) == 1:
+        for name in ("infer_energy_sampling_technique", "infer_debug_sample_distances"):
+            chosen.pop(name, None)
+    if chosen.get("infer_ebt_override_alpha") is None:
+        chosen.pop("infer_alpha_final_landscape", None)
     if chosen.get("check_val_every_n_epoch"):
         chosen.pop("val_check_interval", None)
     if not chosen.get("num_workers"):

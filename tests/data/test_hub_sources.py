@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from config.settings import Data
-from data.sources import dataset_names, find_source
+from data.sources import HUB, dataset_names, find_source
 from tests.data.reading import message, read, write_lines
 
 ARC = {
@@ -53,6 +53,28 @@ def test_hub_dataset_from_files(tmp_path: Path, kind: str, name: str, example: d
     assert read(name, tmp_path) == [text, text]
 
 
+@pytest.mark.parametrize(("name", "example", "text"), EXAMPLES, ids=[name for name, _, _ in EXAMPLES])
+def test_questions_are_the_text_up_to_the_answer(name: str, example: dict[str, Any], text: str) -> None:
+    asking = HUB[name.partition(":")[0]].asking
+    if asking is None:
+        assert name.partition(":")[0] in ("pajama", "fineweb")
+        return
+    question = asking.question(example)
+    (accepted,) = question.accepted
+    assert text.startswith(question.prompt) and accepted and text.endswith(accepted)
+    assert accepted not in question.prompt[-3:]
+    assert all(f"{question.prompt}{choice}" == text for choice in question.choices if choice.strip() == accepted)
+
+
+def test_questions_whose_answers_are_of_their_own_kind() -> None:
+    asks = {name: dataset.asking.question for name, dataset in HUB.items() if dataset.asking}
+    unanswerable = asks["squad"]({**SQUAD, "answers": {"text": [], "answer_start": []}})
+    assert unanswerable.accepted == ("none",)
+    choices = asks["bigbench"]({"inputs": "i", "targets": ["a", "b"], "multiple_choice_targets": ["a", "b", "c"]})
+    assert choices.accepted == ("a", "b") and choices.choices == ("a", "b", "c")
+    assert asks["ai2arc"](ARC).choices == (" A", " B")
+
+
 def test_every_hub_dataset_has_an_example() -> None:
     local = {"pydocs", "synthetic", "text", "jsonl", "parquet", "arrow"}
     assert {name.partition(":")[0] for name, _, _ in EXAMPLES} == set(dataset_names()) - local
@@ -91,6 +113,11 @@ def test_hub_files_that_cannot_be_used(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"question": ["q"]}), tmp_path / "train.parquet")
     (tmp_path / "more.jsonl").unlink()
     assert message("gsm8k", tmp_path) == f"--dataset_dir is {folder}: use JSON or Parquet files, not both."
+    write_lines(tmp_path / "odd.jsonl", {"context": "c", "question": "q", "answers": "Rome"})
+    assert message("squad", tmp_path / "odd.jsonl") == (
+        "--dataset_name is 'squad': an example is not of the form that rajpurkar/squad has (TypeError: string "
+        "indices must be integers, not 'str'); put it into that form, or leave it out."
+    )
     (tmp_path / "broken.jsonl").write_text("{nonsense")
     assert message("gsm8k", tmp_path / "broken.jsonl").startswith(
         "--dataset_name is 'gsm8k': its train split cannot be read ("

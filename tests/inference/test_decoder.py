@@ -131,7 +131,8 @@ def test_no_graph_is_kept(conditioning: str, monkeypatch: pytest.MonkeyPatch) ->
         prediction = decoder.predict()
         decoder.append(torch.tensor([1]))
     assert prediction.candidates is not None
-    held = [prediction.logits, *prediction.candidates[:4], *(cache.keys for cache in decoder.caches())]
+    thought = prediction.candidates
+    held = [thought.logits, thought.first_energy, thought.energy, *(cache.keys for cache in decoder.caches())]
     assert all(tensor.grad_fn is None and not tensor.requires_grad for tensor in held)
 
 

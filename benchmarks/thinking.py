@@ -1,0 +1,67 @@
+"""Does thinking for longer help? An EBT trained for it, its Transformer++ beside it, and the think-curve of both.
+
+It is trained with a random length and a random number of steps, and only the last one judged: the two that the paper's
+ablation calls essential for thinking at inference.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.sheet import Sheet
+from data.progress import notice
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPE = ("--randomize_mcmc_num_steps", "2", "--max_steps", "800", "--val_check_interval", "400")
+PICTURE = Path("logs/think_curve.png")
+
+
+def run(recipe: tuple[str, ...] = RECIPE, curve: tuple[str, ...] = ("--steps", "10")) -> list[Sheet]:
+    with tempfile.TemporaryDirectory() as logs:
+        notice(f"thinking: training an EBT with {' '.join(recipe)}, and its Transformer++")
+        call(
+            "train_model.py", "--no_wandb", "--compare_baseline", "--run_name", "thinking", "--logs_dir", logs, *recipe
+        )
+        notice("thinking: the curve")
+        call(
+            "-m",
+            "inference",
+            "think-curve",
+            "--run",
+            "thinking",
+            "--logs_dir",
+            logs,
+            "--infer_output_dir",
+            logs,
+            *curve,
+        )
+        with open(Path(logs) / "think_curve.csv", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["seed"] == "mean"]
+        PICTURE.parent.mkdir(exist_ok=True)
+        shutil.copy(Path(logs) / "think_curve.png", PICTURE)
+    return [sheet_of(rows)]
+
+
+def call(*words: str) -> None:
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def sheet_of(rows: list[dict[str, str]]) -> Sheet:
+    """A line for each number of steps and candidates, and the Transformer++, on both texts."""
+    places: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        loss, half = float(row["loss"]), (float(row["high"]) - float(row["low"])) / 2
+        place = (row["model"], row["steps"], row["candidates"], f"{float(row['ratio']):.2f}")
+        places.setdefault(place, {})[row["text"]] = f"{loss:.4f} +- {half:.4f}"
+    texts = list(dict.fromkeys(row["text"] for row in rows))
+    cells = [(*place, *(found.get(text, "") for text in texts)) for place, found in places.items()]
+    title = f"thinking: loss in nats per token, with the interval over rows and seeds; drawn in {PICTURE}"
+    headings = ("model", "steps", "candidates", "x T++ FLOPs", *texts)
+    return Sheet(title, headings, cells, frozenset({"model"}))

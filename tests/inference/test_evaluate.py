@@ -1,0 +1,262 @@
+"""The numbers of an evaluation: those of the training, by step and with more thinking, of any text; and its record."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import train_model
+from config.settings import Data
+from data.sources import find_source
+from data.tokenizers import ByteTokenizer
+from inference.__main__ import main
+from inference.evaluation_report import finite
+from inference.text_loss import Pieces, read_split
+from runs.files import read_rows
+from tests.data.reading import write_lines
+
+LIMIT = ("--limit", "8", "--batch_size", "4")  # what a validation of the fixtures' runs reads
+
+
+def evaluate(run: Path, out: Path, *flags: str) -> dict[str, Any]:
+    """The row that `python -m inference evaluate` adds to its record."""
+    assert main(["evaluate", "--run", str(run), "--infer_output_dir", str(out), *flags]) == 0
+    return read_rows(out / "evaluation.jsonl")[-1]
+
+
+def said(capsys: pytest.CaptureFixture[str], run: Path, *flags: str) -> str:
+    """The message of a mistake."""
+    capsys.readouterr()
+    assert main(["evaluate", "--run", str(run), *flags]) == 2
+    return capsys.readouterr().err.strip()
+
+
+def wrong(capsys: pytest.CaptureFixture[str], run: Path, *flags: str) -> str:
+    text = said(capsys, run, *flags)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize("kind", ["ebt", "baseline"])
+def test_the_validation_of_the_training_again(
+    kind: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run: Path = request.getfixturevalue(f"{kind}_run")
+    assert main(["evaluate", "--run", run.name, "--logs_dir", str(run.parent.parent), *LIMIT]) == 0
+    row = read_rows(run / "evaluation.jsonl")[-1]
+    (trained,) = (old for old in read_rows(run / "metrics.jsonl") if "valid_loss" in old and old["step"] == row["step"])
+    measured = {name.removeprefix("valid_"): value for name, value in trained.items() if name.startswith("valid_")}
+    assert {"loss", "perplexity", "accuracy", "top5", "targets", "bits_per_byte"} <= measured.keys()
+    assert {name: row["results"][name] for name in measured} == pytest.approx(measured, abs=1e-6)
+    assert row["run_id"] == run.name and row["dataset"] == "text" and row["split"] == "valid"
+    assert row["settings"] == {"limit": 8, "batch_size": 4}
+    out = capsys.readouterr().out
+    assert f"text, valid split, the first {int(measured['targets'])} of " in out
+    assert re.search(rf"nats per token +{measured['loss']:.4f} ", out)
+    assert ("thinking gains" in out) == (kind == "ebt")
+
+
+def test_the_loss_by_step_is_that_of_fewer_steps(ebt_run: Path, tmp_path: Path) -> None:
+    long = evaluate(ebt_run, tmp_path, *LIMIT, "--infer_ebt_num_steps", "3")["results"]
+    for steps in (1, 2):
+        short = evaluate(ebt_run, tmp_path, *LIMIT, "--infer_ebt_num_steps", str(steps))["results"]
+        assert long[f"loss_step_{steps}"] == pytest.approx(short["loss"], abs=1e-6)
+    assert long["loss_step_3"] == pytest.approx(long["loss"], abs=1e-6)
+    assert long["thinking_gain"] == pytest.approx(long["loss_step_1"] - long["loss"], abs=1e-6)
+    assert len({round(long[f"loss_step_{step}"], 4) for step in (1, 2, 3)}) == 3
+
+
+def test_positions_that_stop_early(ebt_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = (*LIMIT, "--infer_ebt_num_steps", "3", "--infer_ebt_stop_change", "1e9")
+    found = evaluate(ebt_run, tmp_path, *flags)["results"]
+    assert found["steps"] == {"1": 256} and found["mean_steps"] == 1
+    assert found["loss_step_3"] == found["loss_step_1"] == pytest.approx(found["loss"])
+    assert "steps taken 1.00 on average (1: 100.0% of the tokens)" in capsys.readouterr().out
+
+
+def test_candidates_are_chosen_by_energy(ebt_run: Path, tmp_path: Path) -> None:
+    flags = (*LIMIT, "--infer_generated_samples", "3")
+    least = evaluate(ebt_run, tmp_path, *flags)["results"]
+    most = evaluate(ebt_run, tmp_path, *flags, "--infer_energy_sampling_technique", "max")["results"]
+    one = evaluate(ebt_run, tmp_path, *LIMIT)["results"]
+    assert least["energy_last"] < one["energy_last"] < most["energy_last"]
+    assert least["loss_step_1"] == most["loss_step_1"] and least["loss"] != most["loss"]
+
+
+def test_another_text(ebt_run: Path, baseline_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [f"number {number} é" * 9 for number in range(40)]
+    file = write_lines(tmp_path / "other.jsonl", *({"body": text} for text in [*texts, texts[0], " "]))
+    data = ("--dataset_name", "jsonl", "--dataset_dir", str(file), "--text_field", "body")
+    size = sum(len(text.encode()) for text in texts)
+    for run in (ebt_run, baseline_run):
+        row = evaluate(run, tmp_path, *data)
+        found = row["results"]
+        assert row["split"] == "all" and row["dataset_dir"] == str(file) and found["interval_over"] == "documents"
+        assert found["documents"] == len(texts) and found["targets"] == size + len(texts) - 1
+        assert found["bits_per_byte"] == pytest.approx(found["loss"] * found["targets"] / size / math.log(2))
+        assert found["loss_low"] < found["loss"] < found["loss_high"]
+    out = capsys.readouterr().out
+    assert f"jsonl, all, {size + 39:,} tokens" in out and "95% interval: bootstrap over 40 documents" in out
+    shares = [evaluate(baseline_run, tmp_path, *data, "--split", split)["results"] for split in ("train", "all")]
+    assert shares[0]["documents"] < shares[1]["documents"] == len(texts)
+    assert evaluate(baseline_run, tmp_path, *data, "--limit", "2")["results"]["targets"] == 64
+    assert "jsonl, all, the first 64 tokens" in capsys.readouterr().out
+
+
+def test_a_text_of_questions(baseline_run: Path, tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "q.jsonl", {"question": "1+1?", "answer": "#### 2"})
+    row = evaluate(baseline_run, tmp_path, "--dataset_name", "gsm8k", "--dataset_dir", str(file), "--as_text")
+    assert row["results"]["targets"] == len("Question: 1+1?\nAnswer: #### 2")
+    assert row["results"]["documents"] == 1 and "loss_low" not in row["results"]  # one row says nothing of its like
+
+
+def test_reading_stops_when_there_is_enough() -> None:
+    settings = Data(dataset_name="synthetic", max_documents=30, validation_split_pct=0.5)
+    splits = {}
+    for name in ("train", "valid", "all"):
+        splits[name], whole = read_split(find_source(settings), settings, name, ByteTokenizer(), None)
+        assert whole
+    assert splits["all"].num_documents == 30 > splits["train"].num_documents > 0 < splits["valid"].num_documents
+    part, whole = read_split(find_source(settings), settings, "valid", ByteTokenizer(), 5)
+    assert not whole and part.num_documents == 1 and part.num_bytes == len(part.tokens) - 1
+    assert np.array_equal(part.tokens, splits["valid"].tokens[: len(part.tokens)])
+
+
+def test_losses_by_document_and_by_row() -> None:
+    separator, pad = 9, 8
+    targets = torch.tensor([[1, 2, 9], [1, 9, 9], [1, 1, 1], [9, 8, 8]])
+    losses = torch.where(targets == pad, 0.0, torch.arange(1.0, 13.0).view(4, 3)).double()
+    pieces = Pieces(separator, pad)
+    for start in (0, 2):
+        pieces.update(losses[start : start + 2], targets[start : start + 2])
+    assert pieces.sums.tolist() == [3, 7, 5, 6 + 7 + 8 + 9, 10] and pieces.targets.tolist() == [2, 2, 1, 4, 1]
+    assert pieces.row_sums == [6, 15, 24, 10] and pieces.row_targets == [3, 3, 3, 1]
+    found = pieces.result()
+    assert found["interval_over"] == "rows" and found["documents"] == 5
+    assert found["loss_low"] < 55 / 10 < found["loss_high"]
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+    generator, hits = np.random.default_rng(0), 0
+    for _ in range(40):
+        pieces = Pieces(9, 8)
+        of_document = 3 + generator.normal(size=30)[:, None]  # tokens of a document are alike
+        targets = torch.ones(30, 20, dtype=torch.int64)
+        targets[:, 0] = 9
+        pieces.update(torch.from_numpy(of_document + 0.1 * generator.normal(size=(30, 20))), targets)
+        found = pieces.result()
+        hits += found["loss_low"] < 3 < found["loss_high"]
+    assert 34 <= hits <= 40
+
+
+def test_a_walk_beyond_all_numbers(ebt_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = evaluate(ebt_run, tmp_path, *LIMIT, "--infer_ebt_override_alpha", "1e38")
+    assert row["results"]["loss"] is None and row["results"]["loss_low"] is None
+    assert "the loss is no number: the model's walk, or its weights, went beyond all numbers" in capsys.readouterr().out
+
+
+def test_numbers_that_json_lacks() -> None:
+    assert finite({"loss": math.inf, "gain": math.nan, "rows": 3, "steps": {"1": 2}}) == {
+        **{"loss": None, "gain": None},
+        **{"rows": 3, "steps": {"1": 2}},
+    }
+
+
+def test_the_landscape_is_drawn(ebt_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate(ebt_run, tmp_path, *LIMIT, "--infer_plot_energy_landscape")
+    assert (tmp_path / "landscape.png").read_bytes().startswith(b"\x89PNG")
+    assert f"landscape   {tmp_path / 'landscape.png'}" in capsys.readouterr().out
+
+
+def test_from_the_door_of_the_training(ebt_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    test = ["--only_test", "--only_test_model_ckpt", str(ebt_run / "checkpoints" / "best.ckpt")]
+    test += ["--execution_mode", "inference", "--infer_output_dir", str(tmp_path), "--batch_size_per_device", "4"]
+    assert train_model.main([*test, "--limit_test_batches", "2", "--infer_ebt_num_steps", "3"]) == 0
+    row = read_rows(tmp_path / "evaluation.jsonl")[-1]
+    assert row["split"] == "test" and row["settings"] == {"limit": 8, "batch_size": 4, "infer_ebt_num_steps": 3}
+    same = evaluate(ebt_run, tmp_path, *LIMIT, "--split", "test", "--infer_ebt_num_steps", "3")
+    assert row["results"]["loss"] == same["results"]["loss"]
+    assert train_model.main([*test, "--limit_test_batches", "0.5"]) == 0
+    row = read_rows(tmp_path / "evaluation.jsonl")[-1]
+    rows = evaluate(ebt_run, tmp_path, "--split", "test")["results"]["rows"]
+    assert row["results"]["rows"] == rows // 2 and row["settings"]["limit_test_batches"] == 0.5
+    file = write_lines(tmp_path / "q.jsonl", {"question": "1+1?", "answer": "#### 2"})
+    questions = ["--dataset_name", "gsm8k", "--dataset_dir", str(file), "--infer_max_gen_len", "2"]
+    assert train_model.main([*test, *questions]) == 0
+    assert read_rows(tmp_path / "evaluation.jsonl")[-1]["results"]["questions"] == 1
+    idle = "has no effect with --execution_mode inference: remove it; the checkpoint's run says the rest."
+    capsys.readouterr()
+    for flags, message in [
+        (["--max_steps", "3"], f"--max_steps {idle}"),
+        (["--infer_echo"], f"--infer_echo {idle}"),
+        (
+            ["--limit_test_batches", "0"],
+            "--limit_test_batches is 0: there is nothing to evaluate; give a number of batches or a share.",
+        ),
+        (
+            ["--only_test_model_ckpt", "no.ckpt"],
+            "--only_test_model_ckpt is 'no.ckpt': there is no such file; give a .ckpt file, or last.",
+        ),
+    ]:
+        assert train_model.main([*test, *flags]) == 2
+        assert capsys.readouterr().err.strip() == message
+
+
+def test_last_names_the_newest_checkpoint_of_a_run(ebt_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    named = ["--logs_dir", str(ebt_run.parent.parent), "--run_name", "tiny-ebt", "--only_test_model_ckpt", "last"]
+    flags = [
+        "--only_test",
+        "--execution_mode",
+        "inference",
+        "--batch_size_per_device",
+        "4",
+        "--limit_test_batches",
+        "2",
+    ]
+    assert train_model.main([*named, *flags]) == 0
+    out = capsys.readouterr().out
+    assert "ebt at step 6 (" in out and "text, test split, the first 256 of " in out
+    assert [path.name for path in ebt_run.parent.iterdir()] == [ebt_run.name]  # it is no run of its own
+
+
+def test_mistakes(ebt_run: Path, baseline_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = "lambada, gsm8k, ai2arc, squad, bigbench, planbench"
+    assert wrong(capsys, ebt_run, "--dataset_name", "pydoc") == (
+        "--dataset_name is 'pydoc': choose pydocs, synthetic, text, jsonl, parquet, arrow, pajama, fineweb, lambada, "
+        "gsm8k, ai2arc, squad, bigbench, planbench. Did you mean pydocs?"
+    )
+    assert said(capsys, ebt_run, "--infer_temp", "1", "--infer_topk", "3").splitlines() == [
+        f"--{name} has no effect where nothing is generated: remove it, or ask with --dataset_name {sets}."
+        for name in ("infer_temp", "infer_topk")
+    ]
+    assert wrong(capsys, ebt_run, "--as_text") == (
+        f"--as_text has no effect without a dataset of questions: remove it, or choose --dataset_name {sets}."
+    )
+    assert wrong(capsys, ebt_run, "--text_field", "body") == (
+        "--text_field has no effect with --dataset_name text: remove it, or choose jsonl, parquet, arrow."
+    )
+    file = write_lines(tmp_path / "one.jsonl", {"text": "a"}, {"text": " "})
+    data = ("--dataset_name", "jsonl", "--dataset_dir", str(file))
+    assert wrong(capsys, ebt_run, *data, "--split", "valid") == (
+        "The valid split of jsonl is empty: choose another with python -m inference evaluate --split, or all."
+    )
+    assert wrong(capsys, baseline_run, "--infer_generated_samples", "2") == (
+        "--infer_generated_samples: this model has no energy to walk down; leave it out, or choose an EBT's run."
+    )
+    assert wrong(capsys, baseline_run, "--infer_plot_energy_landscape") == (
+        "--infer_plot_energy_landscape: this model has no energy to draw; choose an EBT's run."
+    )
+    assert wrong(capsys, ebt_run, "--infer_energy_sampling_technique", "max") == (
+        "--infer_energy_sampling_technique has no effect with --infer_generated_samples 1: remove it, or ask for more."
+    )
+    (tmp_path / "evaluation.jsonl").mkdir()
+    assert wrong(capsys, baseline_run, *LIMIT, "--infer_output_dir", str(tmp_path)) == (
+        f"{tmp_path / 'evaluation.jsonl'}: cannot write there (Is a directory): "
+        "choose another folder with --infer_output_dir."
+    )

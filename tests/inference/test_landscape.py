@@ -1,0 +1,184 @@
+"""The picture of the energy shows the walk that the model takes and the energies that it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from config.settings import Inference
+from data.tokenizers import ByteTokenizer
+from inference.__main__ import main
+from inference.commands import Model
+from inference.decoder import EnergyDecoder
+from inference.landscape import (
+    apart,
+    draw_for_text,
+    look,
+    named,
+    place_in_validation,
+    plane,
+    shown_context,
+    sides,
+    top_tokens,
+)
+from inference.loading import load
+from inference.thinking import make_plan
+from tests.inference.small import SEPARATOR, energy_model
+
+TOKENS = [3, 1, 4, 1, 5]
+
+
+@pytest.mark.parametrize("conditioning", ("default", "time_embed", "adaln"))
+def test_energies_are_those_of_the_model(conditioning: str) -> None:
+    model = energy_model(conditioning)
+    plan = make_plan(model, Inference(infer_ebt_num_steps=3, infer_generated_samples=2))
+    assert plan is not None
+    scene = look(model, TOKENS, 7, plan, points=9)  # 81 points: more than attention takes at once
+    decoder = EnergyDecoder(model, plan, [TOKENS], 0)
+    prediction = decoder.predict()
+    assert scene.energies[0] == pytest.approx(float(prediction.of_chosen("first_energy")))
+    np.testing.assert_allclose([scene.energies[-1], scene.end_energy], float(prediction.of_chosen("energy")))
+    np.testing.assert_allclose(scene.probabilities[-1], prediction.logits[0].softmax(-1))
+    assert scene.target_energy == pytest.approx(float(decoder.energy_of(torch.tensor([7]))))
+
+    def uncached(z_D: torch.Tensor) -> float:
+        context = model.network.context(torch.tensor([TOKENS]), plan.steps[-1].landscape)
+        return float(model.network.energy(z_D.expand(1, len(TOKENS), -1), context)[0, -1])
+
+    embedding_VD = model.network.prediction_embedding
+    start_D, end_D = (torch.from_numpy(scene.probabilities[step]) @ embedding_VD for step in (0, -1))
+    origin_D, axes_2D = plane(start_D, end_D, embedding_VD[7])
+    for row, column in ((0, 0), (3, 7), (7, 1), (8, 8)):
+        point = torch.tensor([scene.across[column], scene.up[row]])
+        assert scene.heights[row, column] == pytest.approx(uncached(origin_D + point @ axes_2D), rel=1e-6)
+
+
+def test_the_plane_goes_through_all_three() -> None:
+    three_3D = torch.randn(3, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    origin_D, axes_2D = plane(*three_3D)
+    torch.testing.assert_close(axes_2D @ axes_2D.T, torch.eye(2, dtype=torch.float64))
+    places_32 = (three_3D - origin_D) @ axes_2D.T
+    torch.testing.assert_close(origin_D + places_32 @ axes_2D, three_3D)
+    assert places_32[0].abs().max() == 0 and places_32[1, 1].abs() < 1e-12 and places_32[2, 1] > 0
+
+
+@pytest.mark.parametrize("end", (1.0, 0.0, 0.5))
+def test_three_on_a_line_have_a_plane_too(end: float) -> None:
+    start_D, target_D = torch.zeros(16), torch.ones(16)
+    _, axes_2D = plane(start_D, end * target_D, target_D)
+    torch.testing.assert_close(axes_2D @ axes_2D.T, torch.eye(2))
+
+
+def test_the_square_holds_all_places() -> None:
+    across, up = sides(np.array([[0.0, 0.0], [4.0, 1.0], [2.0, -1.0]]), 5)
+    assert across.tolist() == [-1, 0.5, 2, 3.5, 5] and up.tolist() == [-3, -1.5, 0, 1.5, 3]
+    assert np.ptp(sides(np.zeros((2, 2)), 3)[0]) == 2
+
+
+def test_earlier_documents_are_not_seen() -> None:
+    model = energy_model()
+    assert model.network.shape.separator_id == SEPARATOR
+    plan = make_plan(model, Inference())
+    assert plan is not None
+    alone, after = (look(model, tokens, 7, plan, 3) for tokens in ([SEPARATOR, 2, 5], [9, 9, SEPARATOR, 2, 5]))
+    np.testing.assert_array_equal(alone.heights, after.heights)
+
+
+def test_without_the_truth_the_likeliest_token_takes_its_place() -> None:
+    model = energy_model()
+    plan = make_plan(model, Inference())
+    assert plan is not None
+    scene = look(model, TOKENS, None, plan, 3)
+    assert not scene.known and scene.target == scene.probabilities[-1].argmax()
+
+
+def test_the_truth_is_always_among_the_tokens_shown() -> None:
+    model = energy_model()
+    plan = make_plan(model, Inference())
+    assert plan is not None
+    for target in range(10):
+        tokens = top_tokens(look(model, TOKENS, target, plan, 3))
+        assert target in tokens and len(tokens) == len(set(tokens)) == 5
+
+
+def test_tokens_are_named_so_that_nothing_obeys_them() -> None:
+    words = ByteTokenizer()
+    names = [named(words, token, "ascii") for token in (97, 10, 27, 0xC3, words.separator_id)]
+    assert names == ["'a'", r"'\n'", r"'\x1b'", "token 195", "end of text"]
+    assert shown_context(words.encode("é\x1b\n").tolist(), words, "ascii") == r"\xe9\x1b\n"
+    assert shown_context(words.encode("a" * 100).tolist(), words, "utf-8") == "..." + "a" * 48
+
+
+def test_numbers_have_room() -> None:
+    path = np.array([[0.0, 0.0], [5.0, 0.0], [5.1, 0.0], [5.2, 0.0]])
+    assert apart(path, 1.0) == [3, 0]
+    assert apart(path, 0.05) == [3, 0, 1, 2]
+
+
+def command(run: Path, *flags: str) -> list[str]:
+    return ["landscape", "--run", str(run), "--logs_dir", str(run.parent.parent), *flags]
+
+
+def test_the_command(ebt_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--prompt", "cost: $5 $6 the\nend", "--points", "9", "--infer_output_dir", str(tmp_path / "out"))
+    assert main(command(ebt_run, *flags, "--infer_ebt_num_steps", "3")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == r"after      cost: $5 $6 the\nen" and lines[1].endswith("true 'd'")
+    assert lines[2].startswith("energy     ") and "at the start" in lines[2] and "true token alone" in lines[3]
+    assert [line.split()[0] for line in lines[5:9]] == ["0", "1", "2", "3"]
+    assert (tmp_path / "out" / "landscape.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_place_of_the_validation_split(ebt_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command(ebt_run, "--points", "3")) == 0
+    assert "predicted" in capsys.readouterr().out
+    assert (ebt_run / "landscape.png").is_file()
+    (ebt_run / "landscape.png").unlink()
+    loaded = load(Model(run=str(ebt_run)))
+    tokens, target = place_in_validation(loaded, 0)
+    assert 1 <= len(tokens) <= 32 and target != loaded.tokenizer.separator_id
+    assert (tokens, target) == place_in_validation(loaded, 0) != place_in_validation(loaded, 1)
+
+
+def test_drawing_for_another_command(ebt_run: Path, tmp_path: Path) -> None:
+    loaded = load(Model(run=str(ebt_run)))
+    plan = make_plan(loaded.model, Inference())
+    assert plan is not None
+    tokens = loaded.tokenizer.encode("x" * 100).tolist()  # longer than the context: its end is read
+    draw_for_text(loaded, tokens, None, plan, 3, tmp_path / "a.png")
+    draw_for_text(loaded, tokens, 97, plan, 3, tmp_path / "b.png")
+    assert (tmp_path / "a.png").stat().st_size > 10_000 < (tmp_path / "b.png").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ("--prompt", ""),
+            "--prompt is empty: give a text, or leave the flag out.",
+        ),
+        (("--prompt", "a"), "--prompt is 'a', a single token: its last token is predicted from those before it;"),
+        (
+            ("--prompt", "x" * 33),
+            "--prompt is 33 tokens long: this model reads 32, the separator before the text included, and predicts the "
+            "last one; give at most 32.",
+        ),
+        (("--prompt", "\udcff\udcff"), "--prompt is not UTF-8: convert it to UTF-8."),
+        (("--points", "2"), "--points is 2"),
+        (("--infer_generated_samples", "2"), "--infer_generated_samples is unknown"),
+    ],
+)
+def test_mistakes_are_told(
+    ebt_run: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], words: str
+) -> None:
+    assert main(command(ebt_run, *flags)) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_model_without_energy_is_refused(baseline_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command(baseline_run)) == 2
+    words = f"--run is {baseline_run.name!r}: this model has no energy to draw; choose an EBT's run."
+    assert words in capsys.readouterr().err
