@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint bench clean
+.PHONY: help setup train test lint bench slurm-up slurm-down clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/installed  ## make .venv and install what is pinned in setup.cfg; instant when nothing changed
 
@@ -23,7 +23,7 @@ train: setup  ## train an EBT, then its Transformer++, on text that Python carri
 	$(BIN)/python train_model.py --no_wandb --compare_baseline $(ARGS)
 
 test: setup  ## run all tests
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -32,6 +32,12 @@ lint: setup  ## ruff and mypy
 
 bench: setup  ## measure speed and memory, as one table
 	$(BIN)/python -m benchmarks $(ARGS)
+
+slurm-up: setup  ## start a real Slurm of two nodes on this machine, to try jobs on; as root, with slurm-wlm and munge
+	$(BIN)/python -m tests.slurm.cluster up
+
+slurm-down: setup  ## stop it; nothing of it stays
+	$(BIN)/python -m tests.slurm.cluster down
 
 clean:  ## remove .venv and caches; runs in logs/ stay
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -14,7 +14,7 @@ from config.errors import UserError
 
 
 def main(argv: list[str]) -> int:
-    """The exit status: 0 done, 1 the run failed or a check found something, 2 a mistake in the settings."""
+    """The exit status: 0 done, 1 the run failed or a check found something, 2 a mistake in the settings, 75 goes on."""
     try:
         config = parse_command_line(argv)
         debugging = config.debugging
@@ -24,6 +24,10 @@ def main(argv: list[str]) -> int:
 
             show(describe(config))
             return 0
+        if config.run.execution_mode == "inference":
+            from inference.evaluate import evaluate_checkpoint
+
+            return evaluate_checkpoint(config)
         looks = debugging.plan or debugging.debug_dataloader or debugging.find_lr or debugging.find_batch_size
         return look(config) if looks else train(config)
     except UserError as error:
@@ -66,7 +70,9 @@ def look(config: RunConfig) -> int:
 def train(config: RunConfig) -> int:
     """Train (or only test) a model in a run folder of its own, or go on in the one it was stopped in."""
     from runs import RunFolder, copy_output, is_first_process
+    from runs.signals import listener
 
+    listener.listen()
     folder = RunFolder.for_run(config)
     if is_first_process():
         copy_output(
@@ -99,9 +105,10 @@ def train(config: RunConfig) -> int:
             if config.testing.only_test or config.testing.run_testing_after_training:
                 training.test()
         except StopRun as stop:
-            attempt.end(training.trainer.global_step, "stopped")
-            print(f"\nthe run stopped: {stop}", file=sys.stderr)
-            return 1
+            attempt.end(training.trainer.global_step, stop.cause)
+            if is_first_process():
+                print(f"\nthe run stopped: {stop}", file=sys.stderr)
+            return stop.status
         attempt.end(training.trainer.global_step, "finished")
     return closing_report(config, folder, data, training)
 

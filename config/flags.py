@@ -187,6 +187,8 @@ def judged(flag: Flag, value: Any) -> Any:
         kept = word.translate({ord("\n"): "", ord("\t"): ""}) if flag.lines else word
         if any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in kept):
             raise ValueError(f"is {word!r}: give a text without control characters.")
+        if any(0xD800 <= ord(letter) < 0xE000 for letter in word):  # what Python makes of bytes that are not UTF-8
+            raise ValueError(f"is {word!r}: give a text in UTF-8.")
     if flag.choices and not set(words) <= set(flag.choices):
         raise ValueError(f"is {listing([repr(word) for word in words], 'and')}: {allowed(flag)}.")
     if flag.kind is float and not math.isfinite(value):

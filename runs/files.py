@@ -37,9 +37,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
-    """Add one JSON object as one line, in one write."""
-    with open(path, "ab") as file:
-        file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    """Add one JSON object as one line, in one write; what a crash left half-written stays a line of its own."""
+    with open(path, "ab+") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        start = b"" if file.read(1) in (b"", b"\n") else b"\n"
+        file.write(start + json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

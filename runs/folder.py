@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +26,7 @@ from config import RunConfig
 from config.errors import UserError
 from config.record import to_dict
 from runs.files import append_row, read_rows, write_json, write_text
+from runs.signals import GOES_ON, listener
 
 PACKAGES = (
     "torch",
@@ -40,6 +41,7 @@ PACKAGES = (
 )
 
 RUN_DIR = "EBT_RUN_DIR"  # tells the other processes of a run which folder is theirs
+JOB_RUN_DIR = "EBT_JOB_RUN_DIR"  # the same, from a job script to all of them
 
 
 class RunError(UserError):
@@ -60,16 +62,21 @@ class RunFolder:
     @classmethod
     def for_run(cls, config: RunConfig) -> RunFolder:
         """The folder this process works in: that of the run it resumes or belongs to, or a new one; held by a lock."""
+        prepared = os.environ.get(JOB_RUN_DIR)
         if not is_first_process():
-            return cls.open(Path(os.environ[RUN_DIR]))
-        folder = cls.resumed(config) or cls.create(config)
+            return cls.open(Path(prepared or os.environ[RUN_DIR]))
+        folder = cls.open(Path(prepared)) if prepared else cls.resumed(config) or cls.create(config)
         folder.lock()
+        folder.close_killed()
         os.environ[RUN_DIR] = str(folder.path.absolute())
         return folder
 
     @classmethod
-    def create(cls, config: RunConfig) -> RunFolder:
-        """Record what is about to run; built under a staging name and renamed, so it is complete or not there."""
+    def create(cls, config: RunConfig, add: Callable[[Path], None] | None = None) -> RunFolder:
+        """Record what is about to run; built under a staging name and renamed, so it is complete or not there.
+
+        add: puts more into the folder before it gets its name.
+        """
         slug = re.sub(r"[^A-Za-z0-9.-]+", "-", config.run.run_name).strip("-.") or "run"
         run_id = f"{slug[:60]}_{time.strftime('%Y%m%d-%H%M%S')}_{secrets.token_hex(3)}"
         runs = Path(config.logging.logs_dir) / "runs"
@@ -77,6 +84,8 @@ class RunFolder:
         try:
             (staging / "checkpoints").mkdir(parents=True)
             record(staging, config)
+            if add is not None:
+                add(staging)
             staging.rename(runs / run_id)
         except OSError as error:
             shutil.rmtree(staging, ignore_errors=True)
@@ -131,6 +140,27 @@ class RunFolder:
                 f"another process is writing run {self.run_id}: wait for it, stop it, or choose another --run_name."
             ) from None
 
+    @property
+    def newest_step(self) -> int:
+        """The step of the newest checkpoint, by its name; 0 where there is none."""
+        return max((int(file.stem[len("step_") :]) for file in self.checkpoints.glob("step_*.ckpt")), default=0)
+
+    def close_killed(self) -> None:
+        """Write down the end of an attempt that could not do so itself, as far as its traces show it.
+
+        The folder is locked, so whoever began it is dead. This comes before the metrics are cut back for a resume.
+        """
+        rows = read_rows(self.attempts)
+        ended = {row.get("attempt") for row in rows if "end" in row}
+        killed = [row for row in rows if "start" in row and row.get("attempt") not in ended]
+        if not killed:
+            return
+        seen = max(file.stat().st_mtime for file in (self.attempts, self.metrics) if file.exists())
+        steps = [row["step"] for row in read_rows(self.metrics) if isinstance(row.get("step"), int)]
+        for row in killed:
+            last = max(row.get("first_step", 0), self.newest_step, *steps)
+            append_row(self.attempts, end_row(row["attempt"], last, "killed", stamp(seen)))
+
     @contextmanager
     def attempt(self, config: RunConfig, step: int) -> Iterator[Attempt]:
         """Note that a process took up the run at `step` and, when it ends, how; settings it changed replace the old."""
@@ -142,6 +172,10 @@ class RunFolder:
             yield attempt
         except KeyboardInterrupt:
             attempt.end(None, "stopped by hand")
+            raise
+        except SystemExit as leaving:
+            cause = listener.cause if leaving.code == GOES_ON else f"error: exit status {leaving.code}"
+            attempt.end(max(step, self.newest_step), cause)
             raise
         except BaseException as error:
             attempt.end(None, f"error: {type(error).__name__}")
@@ -158,13 +192,20 @@ class Attempt:
         self.ended = False
 
     def begin(self) -> None:
-        row = {"attempt": self.number, "start": now(), "host": platform.node(), "pid": os.getpid()}
-        append_row(self.path, {**row, "first_step": self.first_step})
+        row = {"attempt": self.number, "start": stamp(time.time()), "host": platform.node(), "pid": os.getpid()}
+        append_row(self.path, {**row, **slurm_job(), "first_step": self.first_step})
 
     def end(self, step: int | None, cause: str) -> None:
         if is_first_process() and not self.ended:
-            append_row(self.path, {"attempt": self.number, "end": now(), "last_step": step, "cause": cause})
+            append_row(self.path, end_row(self.number, step, cause, stamp(time.time())))
         self.ended = True
+
+
+def slurm_job() -> dict[str, Any]:
+    """The job that this process belongs to: its id, how often it was queued again, and its nodes."""
+    names = {"job": "SLURM_JOB_ID", "array_job": "SLURM_ARRAY_JOB_ID", "array_task": "SLURM_ARRAY_TASK_ID"}
+    names |= {"restart": "SLURM_RESTART_COUNT", "nodes": "SLURM_JOB_NODELIST", "cluster": "SLURM_CLUSTER_NAME"}
+    return {key: os.environ[name] for key, name in names.items() if name in os.environ}
 
 
 def is_first_process() -> bool:
@@ -172,8 +213,12 @@ def is_first_process() -> bool:
     return not any(int(os.environ.get(name) or 0) for name in ("LOCAL_RANK", "SLURM_PROCID", "RANK"))
 
 
-def now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+def end_row(attempt: int, step: int | None, cause: str, when: str) -> dict[str, Any]:
+    return {"attempt": attempt, "end": when, "last_step": step, "cause": cause}
+
+
+def stamp(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
 
 
 def record(folder: Path, config: RunConfig) -> None:

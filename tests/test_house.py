@@ -19,6 +19,7 @@ ROOMS: dict[str, set[str] | None] = {  # room -> the other rooms it may import; 
     "runs": {"config"},
     "training": {"config", "data", "models", "runs"},
     "inference": {"config", "data", "models", "runs", "training"},
+    "launch": {"config", "runs"},
     "benchmarks": None,
     "train_model": None,
 }
@@ -28,7 +29,7 @@ KEPT_OUT = {  # room -> packages it must do without
 }
 FIXED = (
     *("train_model.py", "abbreviations.md", "README.md", "Makefile", "setup.cfg", "pyproject.toml"),
-    *(".ci/run", "job_scripts/debug/debug_dataloader.sh"),
+    *(".ci/run", "job_scripts/debug/debug_dataloader.sh", "slurm_executor.sh", "job_scripts/train.slurm"),
 )
 HOME = re.compile(rb"/(?:root|home/[\w.-]+|Users/[\w.-]+)/")
 MADE = re.compile(r"\.|(logs|build|__pycache__)$|.*\.egg-info$")  # folders that tools make

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from config import parse_command_line
+from inference.commands import parse
 from tests.conftest import ROOT, Door
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMAND = re.compile(r"(?:^|(?<=`))python train_model\.py(?: [^`\n]*)?(?=`|$)", re.MULTILINE)
+COMMAND = re.compile(r"(?:^|(?<=`))python (?:train_model\.py|-m inference)(?: [^`\n]*)?(?=`|$)", re.MULTILINE)
 RUN = {  # command -> words that its output has
     "python train_model.py --no_wandb": ("bigram counts", "run folder"),
     "python train_model.py --print_config": ("--max_steps", "command line"),
@@ -25,7 +26,7 @@ RUN = {  # command -> words that its output has
 
 
 def commands(page: Path) -> list[str]:
-    """Every `python train_model.py ...` in a code span or at the start of a line."""
+    """Every `python train_model.py ...` and `python -m inference ...` in a code span or at the start of a line."""
     return COMMAND.findall(page.read_text())
 
 
@@ -53,7 +54,10 @@ def test_commands_are_found() -> None:
 
 @pytest.mark.parametrize("command", dict.fromkeys(command for page in PAGES for command in commands(page)))
 def test_every_command_parses(command: str, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if "--help" in command:
+    if command.startswith("python -m inference"):
+        name, *flags = shlex.split(command)[3:]
+        assert parse(name, flags)
+    elif "--help" in command:
         with pytest.raises(SystemExit) as leaving:
             parse_command_line(words(command))
         assert leaving.value.code == 0
@@ -80,11 +84,11 @@ def make(*arguments: str) -> str:
 
 def test_make_lists_every_target_that_the_pages_name() -> None:
     named = {
-        target for page in PAGES for target in re.findall(r"^make ([a-z]+)|`make ([a-z]+)", page.read_text(), re.M)
+        target for page in PAGES for target in re.findall(r"^make ([a-z-]+)|`make ([a-z-]+)", page.read_text(), re.M)
     }
     targets = {one or other for one, other in named}
     assert {"train", "test", "lint", "bench", "setup"} <= targets
-    assert targets <= set(re.findall(r"^make ([a-z]+) +\S", make(), re.MULTILINE))
+    assert targets <= set(re.findall(r"^make ([a-z-]+) +\S", make(), re.MULTILINE))
 
 
 @pytest.mark.parametrize(("target", "does"), [("train", "train_model.py --no_wandb"), ("test", "-m pytest")])

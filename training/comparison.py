@@ -33,7 +33,7 @@ BASELINE = "baseline_transformer"
 # Its own: a rate found for another model would not be honest, and it begins anew under a name of its own.
 OWN = ("model_name", "run_name", "peak_learning_rate", "config", "resume_training_ckpt", "is_random_seed")
 # What tells a process that it belongs to this run.
-THIS_RUN = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "EBT_RUN_DIR")
+THIS_RUN = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "EBT_RUN_DIR", "EBT_JOB_RUN_DIR")
 
 
 def twin_of(config: RunConfig) -> RunConfig:

@@ -15,6 +15,7 @@ from config import RunConfig, SettingsError
 from config.flags import FLAGS
 from config.record import from_dict
 from runs import RunFolder, is_first_process
+from runs.folder import slurm_job
 from training.checkpoints import CheckpointError, newest_checkpoint, read_checkpoint
 from training.recorder import MetricsFile
 
@@ -63,7 +64,12 @@ def adopt(config: RunConfig, stored: dict[str, Any], flag: str, groups: tuple[st
 def take_up(config: RunConfig, folder: RunFolder) -> tuple[RunConfig, Path | None, int]:
     """Settings, checkpoint and step to go on from; a fresh start where there is nothing to go on from yet."""
     wanted = config.checkpoint.resume_training_ckpt
+    queued_again = wanted is None or int(slurm_job().get("restart", 0)) > 0
+    if queued_again and any(folder.checkpoints.glob("step_*.ckpt")):
+        wanted = "last"
     if wanted is None:
+        if is_first_process() and folder.metrics.exists():  # it was killed before its first checkpoint
+            MetricsFile.cut(folder.metrics, -1)
         return draw_seed(config), None, 0
     if wanted == "last":
         found = newest_checkpoint(folder.checkpoints)
@@ -80,8 +86,23 @@ def take_up(config: RunConfig, folder: RunFolder) -> tuple[RunConfig, Path | Non
     step = checkpoint["global_step"]
     if is_first_process():
         MetricsFile.cut(folder.metrics, step)
+        set_aside(folder, path)
         print(f"going on from step {step} ({path})")
     return config, path, step
+
+
+def set_aside(folder: RunFolder, path: Path) -> None:
+    """Move checkpoints that are later than the one to go on from out of the way of those to come."""
+    if path.resolve().parent != folder.checkpoints.resolve():
+        return
+    for later in folder.checkpoints.glob("step_*.ckpt"):
+        if later.name > path.resolve().name:
+            (folder.checkpoints / "later").mkdir(exist_ok=True)
+            later.rename(folder.checkpoints / "later" / later.name)
+    for name in ("last.ckpt", "best.ckpt"):
+        link = folder.checkpoints / name
+        if link.is_symlink() and not link.exists():
+            link.unlink()
 
 
 def draw_seed(config: RunConfig) -> RunConfig:
@@ -121,17 +142,22 @@ def initial_weights(config: RunConfig) -> tuple[RunConfig, Weights | None]:
     )
     if wanted is None:
         return config, None
-    if wanted == "last":
-        runs = Path(config.logging.logs_dir) / "runs"
-        found = [path for path in runs.glob("[!.]*/checkpoints/last.ckpt") if run_name(path) == config.run.run_name]
-        if not found:
-            raise SettingsError([f"--{flag} is 'last': there is no checkpoint of a run named {config.run.run_name!r}."])
-        wanted = str(max(found, key=lambda path: path.stat().st_mtime_ns))
-    checkpoint = read_checkpoint(Path(wanted))
+    checkpoint = read_checkpoint(weights_path(config, flag, wanted))
     config = adopt(
         config, checkpoint["run"]["config"], f"--{flag}", TESTED if config.testing.only_test else TUNED, fixed=False
     )
     return config, Weights(flag, checkpoint["state_dict"])
+
+
+def weights_path(config: RunConfig, flag: str, wanted: str) -> Path:
+    """The file that a path or `last` stands for: the newest checkpoint of a run of this name."""
+    if wanted != "last":
+        return Path(wanted)
+    runs = Path(config.logging.logs_dir) / "runs"
+    found = [path for path in runs.glob("[!.]*/checkpoints/last.ckpt") if run_name(path) == config.run.run_name]
+    if not found:
+        raise SettingsError([f"--{flag} is 'last': there is no checkpoint of a run named {config.run.run_name!r}."])
+    return max(found, key=lambda path: path.stat().st_mtime_ns)
 
 
 def run_name(checkpoint: Path) -> str | None:

@@ -2,4 +2,10 @@
 
 
 class StopRun(RuntimeError):
-    """Ends the run with a message instead of a stack trace; the door prints it and exits with status 1."""
+    """Ends the run with a message instead of a stack trace; the door prints it and exits with `status`.
+
+    cause: what attempts.jsonl says of it.
+    """
+
+    cause = "stopped"
+    status = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import sys
 import warnings
 from functools import partial
@@ -14,6 +15,7 @@ import psutil
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers.logger import Logger
+from pytorch_lightning.plugins.environments import SLURMEnvironment
 from pytorch_lightning.profilers import AdvancedProfiler, Profiler, PyTorchProfiler, SimpleProfiler
 
 from config import RunConfig, SettingsError
@@ -21,9 +23,11 @@ from config.record import to_dict
 from data import DataModule
 from models import LanguageModel
 from runs import RunFolder, is_first_process
+from runs.signals import GOES_ON
 from training.checkpoints import AtomicCheckpointIO, Checkpoints, newest_checkpoint
 from training.divergence import Divergence, DivergenceGuard, roll_back
 from training.guards import Anomaly, GarbageCollection, UnusedParameters
+from training.interruption import Interruption
 from training.optimizers import optimizer_and_schedule
 from training.progress import Progress
 from training.recorder import MetricsFile, Recorder
@@ -61,7 +65,7 @@ def devices(config: RunConfig) -> dict[str, Any]:
     if settings.gpus == "none" or (settings.gpus == "auto" and not torch.cuda.is_available()):
         if settings.float_precision == "16":
             raise SettingsError(["--float_precision is 16: half precision needs a GPU; choose bf16 or 32."])
-        return {"accelerator": "cpu", "devices": settings.cpu_processes}
+        return {"accelerator": "cpu", "devices": tasks_per_node() or settings.cpu_processes, "num_nodes": nodes()}
     if not torch.cuda.is_available():
         raise SettingsError(
             [f"--gpus is {settings.gpus!r}: this machine has no GPU that torch can use; leave the flag out."]
@@ -72,7 +76,21 @@ def devices(config: RunConfig) -> dict[str, Any]:
         wanted = [int(word) for word in wanted.split(",")] if "," in wanted else int(wanted)
     if (max(wanted) >= count) if isinstance(wanted, list) else (wanted > count):
         raise SettingsError([f"--gpus is {settings.gpus!r}: this machine has {count} GPU(s), numbered from 0."])
-    return {"accelerator": "gpu", "devices": wanted}
+    return {"accelerator": "gpu", "devices": wanted, "num_nodes": nodes()}
+
+
+def nodes() -> int:
+    return int(os.environ.get("SLURM_NNODES", 1)) if SLURMEnvironment.detect() else 1
+
+
+def tasks_per_node() -> int:
+    """How many processes srun started on a node; 0 where there is no srun."""
+    return int(os.environ["SLURM_NTASKS"]) // nodes() if SLURMEnvironment.detect() else 0
+
+
+def cluster() -> list[SLURMEnvironment]:
+    """Under srun, its processes are the run's; `training/interruption.py` owns the signals, not Lightning."""
+    return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
 
 
 def check_replay(config: RunConfig, vocab_size: int) -> None:
@@ -173,7 +191,7 @@ class Training:
             log_every_n_steps=config.logging.log_every_n_steps,
             deterministic=config.trainer.deterministic or None,
             profiler=profiler(config, folder.path),
-            plugins=[AtomicCheckpointIO()],
+            plugins=[AtomicCheckpointIO(), *cluster()],
             logger=self.loggers,
             enable_progress_bar=False,
             enable_model_summary=config.logging.log_model_archi,
@@ -234,7 +252,8 @@ class Training:
             chosen.append(GarbageCollection(debugging.manual_gc_collect_every_n_steps))
         if not debugging.fast_dev_run:
             run = {"run_id": folder.run_id, "config": to_dict(self.config)}
-            chosen.append(Checkpoints(folder.checkpoints, self.config.checkpoint, run))
+            checkpoints = Checkpoints(folder.checkpoints, self.config.checkpoint, run)
+            chosen += [checkpoints, Interruption(checkpoints)]
         return [*chosen, progress, StopAtEnd(self.total_steps)]
 
     def opening_line(self) -> str:
@@ -260,8 +279,10 @@ class Training:
             try:
                 self.trainer.fit(self.model, datamodule=self.data, ckpt_path=checkpoint, weights_only=True)
                 return
-            except SystemExit as end:  # what Lightning makes of a Ctrl-C
-                raise KeyboardInterrupt from end
+            except SystemExit as end:
+                if end.code == GOES_ON:
+                    raise
+                raise KeyboardInterrupt from end  # what Lightning makes of a Ctrl-C
             except Divergence as caught:
                 divergence = caught.with_traceback(None)  # its frames would keep the abandoned step alive
             checkpoint = self.go_back(divergence)

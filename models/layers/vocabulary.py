@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 ROWS, ELEMENTS = 256, 2**20  # what is made again is as large as the larger of the two
+FEW = 64
 COLUMNS = 512  # on a CPU: so much of a product with W^T stays in the cache until it is used
 
 
@@ -30,8 +31,8 @@ def parts(y: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def columns(w: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same tokens of w [V, D] and of the others [N, V]: some at a time, but all at once on a GPU."""
-    size = COLUMNS if w.device.type == "cpu" else len(w)
+    """The same tokens of w [V, D] and the others [N, V]: some at a time, but all at once on a GPU or for few rows."""
+    size = COLUMNS if w.device.type == "cpu" and len(others[0]) > FEW else len(w)
     return zip(w.split(size), *(tensor.split(size, -1) for tensor in others), strict=True)
 
 

@@ -1,0 +1,61 @@
+# shellcheck shell=bash
+# Sourced after environment.sh: `under_slurm COMMAND…` runs COMMAND as the processes of this job, and queues the job again
+# when it was interrupted. Outside of a job, and inside of its processes, it only runs COMMAND.
+
+# Its number alone would stand for all tasks of an array.
+job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+job=${job:-${SLURM_JOB_ID:-}}
+
+in_batch_script() { # of a job, and not in one of its processes; EBT_STEP_OF may be that of a job which submitted this one
+    [[ -n $job && ${EBT_STEP_OF:-} != "$job" ]]
+}
+
+state() { # what Slurm thinks of this job; asked again where the controller is too busy to answer
+    local answer
+    for _ in 1 2 3 4 5; do
+        answer=$(scontrol show job "$job" --oneliner) && break
+        sleep 2
+    done
+    [[ $answer =~ JobState=([A-Z_]+) ]] && echo "${BASH_REMATCH[1]}"
+}
+
+leave() { # with the status $1; a job that was interrupted is queued again, one that was cancelled (not RUNNING) is not
+    # 75: the state is saved; 138 and 143: a signal came before Python listened.
+    if [[ $1 =~ ^(75|138|143)$ && $(state) == RUNNING ]] &&
+        { [[ -z ${EBT_JOB_RUN_DIR:-} ]] || "${python:?}" -m launch check_progress "$EBT_JOB_RUN_DIR"; }; then
+        echo "job $job was interrupted and is queued again"
+        if scontrol requeue "$job"; then
+            sleep 600 # Slurm takes the job away in between
+            exit "$1"
+        fi
+        echo "job $job could not be queued again: submit it once more with --resume_training_ckpt last"
+    fi
+    exit "$1"
+}
+
+under_slurm() {
+    in_batch_script || exec "$@"
+    local step status
+    echo "run folder  $EBT_JOB_RUN_DIR"
+    if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then
+        export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK # srun no longer takes it over by itself
+    fi
+    unset SLURM_CPU_BIND SLURM_EXPORT_ENV
+    export EBT_STEP_OF=$job
+    export EBT_RANDOM_SEED=${EBT_RANDOM_SEED:-$((RANDOM * 32768 + RANDOM))} # for --is_random_seed, one for all processes
+    srun --kill-on-bad-exit=0 --wait=60 "$@" &
+    step=$!
+    until # a signal ends the waiting, not the step
+        wait "$step"
+        ! kill -0 "$step" 2>/dev/null
+    do :; done
+    wait "$step"
+    status=$?
+    echo "train_model.py ended with status $status"
+    leave "$status"
+}
+
+# A preempted job's script may be told to end too: it has to outlive its step, or the job counts as done.
+if in_batch_script; then
+    trap : TERM USR1
+fi

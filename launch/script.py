@@ -1,0 +1,105 @@
+"""The text of a job script: what is asked of Slurm, then the commands that run a script of the snapshot."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.errors import UserError
+from config.flags import shown
+
+HEADERS = Path("job_scripts") / "headers"
+ARRAY = re.compile(r"#SBATCH\s.*(?<!\S)(--array|-a)")
+FIRST = ("--open-mode=append", "--requeue", "--signal=USR1@120")  # unless a header or script asks for another
+
+
+@dataclass(frozen=True)
+class Header:
+    """The head of a script: its #SBATCH lines, and commands such as `module load`."""
+
+    name: str
+    options: list[str]
+    commands: list[str]
+
+
+def read_header(root: Path, name: str) -> Header:
+    known = sorted(file.stem for file in (root / HEADERS).glob("*.slurm"))
+    if name not in known or not re.fullmatch(r"[\w.-]+", name):
+        raise UserError(f"HEADER is {name!r}: choose {', '.join(known)}, or add {HEADERS}/NAME.slurm.")
+    lines = read_text(root / HEADERS / f"{name}.slurm", "HEADER").split("\n")
+    commands = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return Header(f"{HEADERS}/{name}.slurm", options_of("\n".join(lines)), commands)
+
+
+def read_text(path: Path, what: str) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise UserError(f"{what} is {shown(path.name)}: it cannot be read ({error.strerror}).") from None
+    except UnicodeError:
+        raise UserError(f"{what} is {shown(path.name)}: it is not a UTF-8 text.") from None
+
+
+def options_of(text: str) -> list[str]:
+    """The #SBATCH lines that Slurm would read: those above the first command."""
+    found = []
+    for line in text.split("\n"):
+        if line.strip() and not line.startswith("#"):
+            break
+        if line.startswith("#SBATCH"):
+            found.append(line.rstrip())
+    if any(ARRAY.match(line) for line in found):
+        raise UserError("#SBATCH --array: an array is several runs, and one submission is one run; remove that line.")
+    return found
+
+
+def job_script(
+    header: Header | None, script: str, text: str, flags: list[str], run: Path, environment: list[str]
+) -> str:
+    """The whole script; `script` is its path in the snapshot, `text` what it says, `run` the run's folder."""
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {shown(script)}, kept with its run: the run goes on when this is submitted again.",
+    ]
+    if header:
+        lines += [f"#SBATCH {option}" for option in FIRST]
+        if own := options_of(text):
+            lines += [f"# {shown(script)}:", *own]
+        lines += [f"# {header.name}:", *header.options]
+        lines += [f"#SBATCH --job-name={run.name}", f'#SBATCH --output="{slurm_quoted(str(run))}/slurm-%j.log"']
+    lines += ["set -uo pipefail", f"export EBT_JOB_RUN_DIR={shlex.quote(str(run))}"]
+    lines += [
+        "export PYTHONDONTWRITEBYTECODE=1 # the snapshot stays as it is",
+        'cd -- "$EBT_JOB_RUN_DIR/code" || exit',
+        *("# shellcheck source=/dev/null", "source job_scripts/environment.sh"),
+        *("# shellcheck source=/dev/null", "source job_scripts/under_slurm.sh"),
+    ]
+    if header and header.commands:
+        lines += [f"# {header.name}:", "set +u", *header.commands, "set -u"]
+    lines += [
+        *environment,
+        '[[ -z "${SLURM_JOB_ID:-}" ]] || "${python:?}" -m launch begin "$EBT_JOB_RUN_DIR" || leave $?',
+        " ".join(["under_slurm", "bash", shlex.quote(script), *map(shlex.quote, flags)]),
+        f"# {shown(script)}:",
+        *(f"#| {line}".rstrip() for line in text.replace("\r", "").rstrip("\n").split("\n")),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def slurm_quoted(path: str) -> str:
+    """A path between the quotes of an #SBATCH line, where Slurm and not a shell reads it."""
+    if not path.isprintable() or "\\" in path:
+        raise UserError(
+            f"--logs_dir is {path!r}: Slurm cannot write a log there; choose a path without \\ and newlines."
+        )
+    return path.replace('"', '\\"').replace("%", "%%")
+
+
+def check_syntax(text: str, what: str) -> None:
+    done = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True)
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().split("\n")[0]
+        raise UserError(f"{what} is no valid bash: {shown(said.removeprefix('bash: '))}; correct it.")

@@ -1,0 +1,73 @@
+"""A checkout of the tests' own: this code, with a train_model.py that only says what reached it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import ROOT
+
+FOLDERS = ("config", "runs", "launch", "job_scripts")
+HEARS = """\
+import json, os, sys
+said = {"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ), "code": __file__}
+open(os.path.join(os.environ["EBT_JOB_RUN_DIR"], "heard.json"), "w").write(json.dumps(said))
+process = os.path.join(os.environ["EBT_JOB_RUN_DIR"], "process-" + os.environ.get("SLURM_PROCID", ""))
+open(process, "w").write(os.environ.get("EBT_RANDOM_SEED", ""))
+sys.exit(int(os.environ.get("EXIT_WITH", "0")))
+"""
+SCRIPT = "job_scripts/nlp/pretrain/ebt_s1.sh"
+
+
+class Checkout:
+    """The folder, and slurm_executor.sh in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.logs = root, root / "logs"
+        root.mkdir(parents=True)
+        for name in FOLDERS:
+            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy2(ROOT / "slurm_executor.sh", root)
+        (root / "train_model.py").write_text(HEARS)
+        self.programs = root.parent / "programs"
+        self.programs.mkdir()
+
+    def environment(self, more: dict[str, str] | None = None) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "EBT_", "CONDA"))}
+        path = f"{self.programs}:{Path(sys.executable).parent}:/usr/bin:/bin"
+        return kept | {"VIRTUAL_ENV": sys.prefix, "PATH": path} | (more or {})
+
+    def execute(self, *words: str, status: int = 0, more: dict[str, str] | None = None) -> str:
+        """All that slurm_executor.sh printed; `status` is what it must exit with."""
+        command = ["bash", str(self.root / "slurm_executor.sh"), *words]
+        done = subprocess.run(command, cwd="/", env=self.environment(more), capture_output=True, text=True, timeout=120)
+        output = done.stdout + done.stderr
+        assert done.returncode == status, f"status {done.returncode}, not {status}:\n{output}"
+        return output
+
+    def program(self, name: str, text: str) -> None:
+        """A program that stands for one of Slurm's."""
+        (self.programs / name).write_text(f"#!/bin/bash\n{text}\n")
+        (self.programs / name).chmod(0o755)
+
+    def script(self, text: str, name: str = "mine.sh") -> str:
+        path = self.root / "job_scripts" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return f"job_scripts/{name}"
+
+    @property
+    def run(self) -> Path:
+        (run,) = (self.logs / "runs").iterdir()
+        return run
+
+    def heard(self) -> dict[str, Any]:
+        return json.loads((self.run / "heard.json").read_bytes())
+
+    def submission(self) -> dict[str, Any]:
+        return json.loads((self.run / "submission.json").read_bytes())

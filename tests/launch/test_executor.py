@@ -1,0 +1,368 @@
+"""slurm_executor.sh: what is typed wrong is told at once, and what is submitted or run is on record before."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from config.errors import UserError
+from launch import rehearse as rehearsals
+from launch.rehearse import rehearse
+from launch.script import job_script, read_header
+from tests.conftest import ROOT, Door
+from tests.launch.checkout import SCRIPT, Checkout
+
+GOLDEN = Path(__file__).parent / "golden"
+HEADERS = ("local_cpu", "reference_a100", "reference_h100_multinode")
+ACCEPTS = 'echo "7"'  # a Slurm that takes everything
+RECORD = {"config.json", "command.txt", "code.json", "code.diff", "environment.json", "job_script.slurm", "code"}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path / "check out")
+
+
+def nothing_made(checkout: Checkout) -> bool:
+    return not checkout.logs.exists()
+
+
+# -- the script ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", [*HEADERS, "here"])
+def test_golden(checkout: Checkout, header: str) -> None:
+    """After a change that is meant: EBT_GOLDEN=write pytest tests/launch, and read the difference."""
+    words = [*([] if header == "here" else [header]), SCRIPT, "--run_name", "it's mine", "--dataset_dir", "texts/*.txt"]
+    made = checkout.execute(*words, "--dry_run", more={"VIRTUAL_ENV": "/venv"}).replace(
+        str(checkout.root), "/check out"
+    )
+    golden = GOLDEN / f"{header}.slurm"
+    if os.environ.get("EBT_GOLDEN") == "write":
+        golden.write_text(made)
+    assert made == golden.read_text()
+    assert nothing_made(checkout), "a dry run makes nothing"
+    if shutil.which("shellcheck"):
+        done = subprocess.run(["shellcheck", str(golden)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_a_header_wins_over_the_script_and_its_commands_are_kept(checkout: Checkout) -> None:
+    path = checkout.root / "job_scripts" / "headers" / "mine.slurm"
+    path.write_text("#SBATCH --time=2\nmodule load cuda\n#SBATCH --time=3\n")
+    script = checkout.script("#!/bin/bash\n#SBATCH --time=1\nexec python train_model.py\n")
+    made = checkout.execute("mine", script, "--dry_run")
+    assert made.index("--time=1") < made.index("--time=2") < made.index("module load cuda")
+    assert "--time=3" not in made, "Slurm would not read a line below a command either"
+
+
+WORDS = st.lists(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
+    | st.sampled_from(
+        ["$(touch gone)", "`touch gone`", "'; touch gone; '", "\n#SBATCH --x\ntouch gone\n", "*", "~", "!!"]
+    )
+    | st.text("'\"\\$`\n ;&|#", max_size=12),
+    max_size=5,
+)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with a script in its snapshot, whose Python writes down what it is given."""
+    desk = tmp_path_factory.mktemp("desk") / """it's a "desk" $(touch gone)"""
+    scripts = desk / "code" / "job_scripts"
+    scripts.mkdir(parents=True)
+    for name in ("environment.sh", "under_slurm.sh"):
+        shutil.copy(ROOT / "job_scripts" / name, scripts / name)
+    (scripts / "a $(touch gone) 'b'.sh").write_text('exec python train_model.py "$@"\n')
+    (desk / "bin").mkdir()
+    (desk / "bin" / "python").write_text('#!/bin/bash\nprintf "%s\\0" "$@" > "$EBT_JOB_RUN_DIR/heard"\n')
+    (desk / "bin" / "python").chmod(0o755)
+    return desk
+
+
+@settings(max_examples=60, deadline=None)
+@given(words=WORDS)
+@example(words=["x" * 300, "é 漢字 \u202e", "a\n#SBATCH --partition=urgent\n", "-n", "--", ""])
+def test_words_reach_the_run_as_they_were_typed(desk: Path, words: list[str]) -> None:
+    script = "job_scripts/a $(touch gone) 'b'.sh"
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(desk)}
+    assert rehearse(desk / "code" / script, words, environment, in_a_job=True) == words
+    entering = [f'export VIRTUAL_ENV=x PATH={shlex.quote(str(desk / "bin"))}:"$PATH"']
+    made = desk / "job_script.slurm"
+    text = job_script(read_header(ROOT, "local_cpu"), script, "text\n", words, desk, entering)
+    made.write_bytes(text.encode())
+    done = subprocess.run(["bash", str(made)], cwd=desk, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr and not done.stdout
+    heard = (desk / "heard").read_bytes().decode().split("\0")[:-1]
+    assert heard == ["train_model.py", *words]
+    assert not list(desk.parent.rglob("gone")), "nothing of it was executed"
+
+
+# -- what a person can get wrong -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "bash slurm_executor.sh [HEADER] JOB_SCRIPT"),
+        (
+            ["nowhere", SCRIPT],
+            "HEADER is 'nowhere': choose local_cpu, reference_a100, reference_h100_multinode, or add",
+        ),
+        (["local_cpu"], "JOB_SCRIPT is missing after job_scripts/headers/local_cpu.slurm: choose job_scripts/"),
+        (["local_cpu", "job_scripts/no.sh"], "JOB_SCRIPT is 'job_scripts/no.sh': there is no such file; choose job_"),
+        (["local_cpu", "/etc/profile"], "JOB_SCRIPT is '/etc/profile': put it into job_scripts/, so that it is kept"),
+        (["local_cpu", SCRIPT, "--max_stepz", "5"], "--max_stepz is unknown: did you mean --max_steps?"),
+        (["local_cpu", SCRIPT, "--config", "no.yaml"], "--config is 'no.yaml': there is no such file"),
+        (["local_cpu", SCRIPT, "--logs_dir", "a\\b"], "Slurm cannot write a log there; choose a path without \\ and"),
+        (
+            ["local_cpu", "job_scripts/nlp/inference/evaluate.sh"],
+            "evaluate.sh calls python -m inference: a script ends",
+        ),
+    ],
+)
+def test_mistakes(checkout: Checkout, words: list[str], sentence: str) -> None:
+    checkout.program("sbatch", ACCEPTS)
+    said = checkout.execute(*words, status=2)
+    assert sentence in said and "Traceback" not in said
+    assert nothing_made(checkout)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("if true; then\n", "JOB_SCRIPT job_scripts/mine.sh is no valid bash: line 2: syntax error"),
+        ("echo done\n", "mine.sh ended with status 0 and did not call train_model.py: a script ends in `exec"),
+        ("nosuchcommand\n", "mine.sh ended with status 127 ("),
+        ("python train_model.py\n", "mine.sh calls train_model.py without exec: Slurm's signals would end its shell"),
+        ("exec srun python train_model.py\n", "mine.sh calls srun python train_model.py: a script ends in"),
+        ("#SBATCH --array=0-3\nexec python train_model.py\n", "#SBATCH --array: an array is several runs"),
+        ("#SBATCH -a 0-3\nexec python train_model.py\n", "#SBATCH --array: an array is several runs"),
+    ],
+)
+def test_scripts_that_cannot_be_submitted(checkout: Checkout, text: str, sentence: str) -> None:
+    checkout.program("sbatch", ACCEPTS)
+    assert sentence in checkout.execute("local_cpu", checkout.script(text), status=2)
+    assert nothing_made(checkout)
+
+
+def test_texts_that_are_none(checkout: Checkout) -> None:
+    (checkout.root / "job_scripts" / "headers" / "mine.slurm").write_bytes(b"\xff")
+    (checkout.root / "job_scripts" / "mine.sh").write_bytes(b"\xff")
+    assert "HEADER is mine.slurm: it is not a UTF-8 text." in checkout.execute("mine", SCRIPT, status=2)
+    assert "JOB_SCRIPT is mine.sh: it is not a UTF-8 text." in checkout.execute("job_scripts/mine.sh", status=2)
+
+
+def test_a_script_that_never_comes_to_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsals, "PATIENCE", 0.3)
+    (tmp_path / "slow.sh").write_text("sleep 60\n")
+    with pytest.raises(UserError, match=r"slow.sh did not come to train_model.py within 0.3 s"):
+        rehearse(tmp_path / "slow.sh", [], dict(os.environ), in_a_job=True)
+
+
+def test_bytes_that_are_no_text(checkout: Checkout) -> None:
+    command = [b"bash", os.fsencode(checkout.root / "slurm_executor.sh"), SCRIPT.encode(), b"--run_name", b"\xff"]
+    done = subprocess.run(command, env=checkout.environment(), capture_output=True, text=True)
+    assert done.returncode == 2 and "'\\udcff' is not UTF-8: a script cannot hold it" in done.stderr
+    assert nothing_made(checkout)
+
+
+def test_a_run_that_goes_on_has_its_script_already(checkout: Checkout) -> None:
+    checkout.execute(SCRIPT)
+    (checkout.run / "attempts.jsonl").write_text("")
+    said = checkout.execute(SCRIPT, "--resume_training_ckpt", "last", status=2)
+    own = shlex.quote(str(checkout.run / "job_script.slurm"))
+    assert f"--resume_training_ckpt goes on in run {checkout.run.name}, which is kept already: bash {own}." in said
+
+
+# -- Slurm that is not there, or says no -----------------------------------------------------------------------------
+
+
+def test_no_slurm(checkout: Checkout) -> None:
+    lacking = checkout.root.parent / "bin"
+    lacking.mkdir()
+    for name in ("bash", "dirname", "git"):
+        (lacking / name).symlink_to(shutil.which(name) or name)
+    path = f"{checkout.environment()['PATH'].split(':')[1]}:{lacking}"
+    said = checkout.execute("local_cpu", SCRIPT, status=2, more={"PATH": path})
+    assert "There is no sbatch on this machine: leave HEADER out to run here and now, or go to a login node." in said
+    assert nothing_made(checkout)
+
+
+@pytest.mark.parametrize(
+    ("slurm_says", "sentence"),
+    [
+        (
+            "sbatch: error: Batch job submission failed: Invalid partition name specified",
+            "sbatch refused the job (Invalid partition name specified): correct the header, or SBATCH_* in the env",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+            "sbatch cannot reach Slurm (Unable to contact slurm controller (connect failure)): its controller is down",
+        ),
+    ],
+)
+def test_a_failed_sbatch_leaves_the_record(checkout: Checkout, slurm_says: str, sentence: str) -> None:
+    checkout.program("sbatch", f"echo {shlex.quote(slurm_says)} >&2; exit 1")
+    said = checkout.execute("local_cpu", SCRIPT, status=2)
+    assert sentence in said and f"The run's record stays in {checkout.run}." in said
+    assert {file.name for file in checkout.run.iterdir()} >= RECORD
+    assert not (checkout.run / "job.json").exists()
+    assert checkout.submission()["state"] == "failed" and sentence[:30] in checkout.submission()["error"]
+
+
+def test_a_job_that_cannot_be_released(checkout: Checkout) -> None:
+    checkout.program("sbatch", ACCEPTS)
+    checkout.program("scontrol", "echo 'scontrol: error: Access denied' >&2; exit 1")
+    said = checkout.execute("local_cpu", SCRIPT, status=2)
+    assert "Job 7 waits, held: scontrol release 7 lets it go." in said
+    assert checkout.submission()["state"] == "held" and "Access denied" in checkout.submission()["error"]
+
+
+def test_a_job_whose_number_cannot_be_kept_is_taken_back(checkout: Checkout) -> None:
+    checkout.program("sbatch", f'mkdir "${{3%/*}}/job.json"; {ACCEPTS}')
+    for name in ("scancel", "scontrol"):
+        checkout.program(name, f'echo "$@" > {shlex.quote(str(checkout.programs))}/{name}.told')
+    said = checkout.execute("local_cpu", SCRIPT, status=2)
+    assert f"{checkout.run} cannot be written to (Is a directory): job 7, whose number cannot be kept, was canc" in said
+    assert (checkout.programs / "scancel.told").read_text() == "7\n"
+    assert not (checkout.programs / "scontrol.told").exists(), "it never could begin"
+
+
+def test_stopped_by_hand_while_submitting(checkout: Checkout) -> None:
+    checkout.program("sbatch", f"kill -INT $PPID; sleep 1; {ACCEPTS}")
+    assert checkout.execute("local_cpu", SCRIPT, status=130).endswith("stopped by hand\n")
+    assert checkout.submission()["state"] == "unknown"
+    assert f"squeue --name={checkout.run.name} shows whether there is a job" in checkout.submission()["error"]
+
+
+@pytest.mark.parametrize("where", ["sbatch", "scontrol"])
+def test_killed_at_any_point_there_is_a_record(checkout: Checkout, where: str) -> None:
+    """The record is whole when Slurm is first told of the job, and has its number before the job may start."""
+    checkout.program("sbatch", ACCEPTS)
+    checkout.program(where, "kill -9 $PPID")
+    checkout.execute("local_cpu", SCRIPT, status=-9)
+    assert {file.name for file in checkout.run.iterdir()} >= RECORD
+    assert len(list((checkout.logs / "job_scripts").iterdir())) == 1
+    assert (checkout.run / "job.json").exists() == (where == "scontrol")
+    assert checkout.submission()["state"] == {"sbatch": "submitting", "scontrol": "held"}[where]
+
+
+def test_logs_that_cannot_be_written(checkout: Checkout) -> None:
+    checkout.logs.write_text("a file\n")
+    said = checkout.execute(SCRIPT, status=2)
+    assert f"--logs_dir is '{checkout.logs}': cannot write there" in said
+    assert checkout.logs.read_text() == "a file\n"
+
+
+def test_a_full_disk(checkout: Checkout) -> None:
+    """A real one: a file system of 400 kB, in a namespace of the test's own."""
+    checkout.logs.mkdir()
+    words = f"mount -t tmpfs -o size=400k none {shlex.quote(str(checkout.logs))} && "
+    words += (
+        f"{{ bash {shlex.quote(str(checkout.root / 'slurm_executor.sh'))} {SCRIPT}; echo status $?; ls -A logs/runs; }}"
+    )
+    (checkout.root / "large.txt").write_bytes(os.urandom(1_000_000))
+    command = ["unshare", "--mount", "bash", "-c", words]
+    done = subprocess.run(command, cwd=checkout.root, env=checkout.environment(), capture_output=True, text=True)
+    if "status" not in done.stdout:
+        pytest.skip(f"a file system cannot be mounted here: {done.stderr}")
+    assert "cannot write there (No space left on device): choose a folder you can write to, or free some" in done.stderr
+    assert done.stdout == "status 2\n", "nothing half-made is left"
+
+
+# -- what is done ----------------------------------------------------------------------------------------------------
+
+
+def test_submitted_held_noted_released(checkout: Checkout) -> None:
+    warning = "echo sbatch: the budget is low >&2"
+    checkout.program(
+        "sbatch", f'{warning}; printf "%s\\n" "$@" > {shlex.quote(str(checkout.programs))}/asked; {ACCEPTS}'
+    )
+    checkout.program("scontrol", f'echo "$@" > {shlex.quote(str(checkout.programs))}/told')
+    said = checkout.execute("local_cpu", SCRIPT, "--run_name", "it's é $(touch gone)")
+    run, log = checkout.run, checkout.run / "slurm-7.log"
+    assert "sbatch: the budget is low" in said, "what the cluster has to say is passed on"
+    assert f"run id  {run.name}\njob id  7\nscript  {run}/job_script.slurm\nlog     {log}\nfollow  tail -F" in said
+    asked = (checkout.programs / "asked").read_text()
+    assert asked == f"--hold\n--parsable\n{run}/job_script.slurm\n"
+    assert (checkout.programs / "told").read_text() == "release 7\n"
+    assert checkout.submission()["state"] == "released" and checkout.submission()["job"] == "7"
+    (copy,) = (checkout.logs / "job_scripts").iterdir()
+    assert copy.read_text() == (run / "job_script.slurm").read_text() and copy.name.endswith(f"_{run.name}.slurm")
+    typed = shlex.split((run / "command.txt").read_text())
+    assert typed == ["bash", "slurm_executor.sh", "local_cpu", SCRIPT, "--run_name", "it's é $(touch gone)"]
+    assert not list(checkout.root.rglob("gone"))
+
+
+def test_nothing_of_an_enclosing_job_is_passed_on(checkout: Checkout) -> None:
+    checkout.program("sbatch", f"env > {shlex.quote(str(checkout.programs))}/env; {ACCEPTS}")
+    checkout.program("scontrol", "true")
+    inside = {"SLURM_JOB_ID": "3", "SLURM_PROCID": "1", "SLURM_CPU_BIND": "x", "SLURM_MEM_PER_NODE": "1", "RANK": "1"}
+    inside["EBT_JOB_RUN_DIR"] = "/other"
+    chosen = {"SLURM_CONF": "/conf", "SBATCH_PARTITION": "main", "SBATCH_OUTPUT": "/elsewhere", "EBT_CACHE": "/cache"}
+    checkout.execute("local_cpu", SCRIPT, more=inside | chosen)
+    passed = set((checkout.programs / "env").read_text().split("\n"))
+    assert {"SLURM_CONF=/conf", "SBATCH_PARTITION=main", "EBT_CACHE=/cache"} <= passed
+    names = {line.partition("=")[0] for line in passed}
+    assert not names & {*inside, "SBATCH_OUTPUT"}
+
+
+def test_here_and_now_from_the_snapshot(checkout: Checkout) -> None:
+    (checkout.root / "mine.yaml").write_text("max_steps: 3\n")
+    words = ["--config", "mine.yaml", "--dataset_dir", "my texts", "--run_name", "é"]
+    checkout.execute(SCRIPT, *words, status=5, more={"EXIT_WITH": "5", "SLURM_JOB_ID": "3"})
+    heard, run = checkout.heard(), checkout.run
+    assert heard["cwd"] == str(run / "code") and heard["code"].startswith(str(run / "code"))
+    assert heard["env"]["EBT_JOB_RUN_DIR"] == str(run) and "SLURM_JOB_ID" not in heard["env"]
+    argv = heard["argv"]
+    assert argv[-6:] == [
+        *("--config", str(run / "settings.yaml"), "--dataset_dir", str(checkout.root / "my texts")),
+        *("--logs_dir", str(checkout.logs)),
+    ]
+    assert argv[:-6][-6:] == words
+    assert (run / "settings.yaml").read_text() == "max_steps: 3\n"
+    assert checkout.submission()["state"] == "here" and not (run / "job.json").exists()
+
+
+def test_the_environment_is_entered_again(checkout: Checkout) -> None:
+    made = checkout.execute("local_cpu", SCRIPT, "--dry_run", more={"VIRTUAL_ENV": "/a venv", "CONDA_PREFIX": "/conda"})
+    conda, venv = made.index('export CONDA_PREFIX=/conda PATH=/conda/bin:"$PATH"'), made.index("export VIRTUAL_ENV=")
+    assert conda < venv, "a venv made with conda's Python comes first in PATH"
+    assert "export VIRTUAL_ENV='/a venv' PATH='/a venv'/bin:\"$PATH\"" in made
+
+
+def test_no_secret_is_written(checkout: Checkout) -> None:
+    secrets = {"WANDB_API_KEY": "hidden-1", "HF_TOKEN": "hidden-2", "MY_PASSWORD": "hidden-3"}
+    (checkout.root / ".env").write_text("KEY=hidden-4\n")
+    checkout.program("sbatch", ACCEPTS)
+    checkout.program("scontrol", "true")
+    said = checkout.execute("local_cpu", SCRIPT, more=secrets)
+    assert "not kept with the run: .env, which git does not track" in said
+    for file in checkout.logs.rglob("*"):
+        assert not file.is_file() or b"hidden-" not in file.read_bytes(), file
+
+
+def test_a_real_run_here_and_now(door: Door) -> None:
+    flags = door.command("--run_name", "here")[2:]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+    command = ["bash", "slurm_executor.sh", "job_scripts/nlp/pretrain/baseline_transformer.sh", *flags]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"cause": "finished"' in (door.run_folder / "attempts.jsonl").read_text()
+    assert not list((door.run_folder / "code").rglob("__pycache__")), "the snapshot stays as it is"
+
+
+@pytest.mark.parametrize("name", ["evaluate", "think_curve"])
+def test_inference_scripts_with_plain_bash(name: str) -> None:
+    script = ROOT / "job_scripts" / "nlp" / "inference" / f"{name}.sh"
+    done = subprocess.run(["bash", str(script), "--help"], cwd="/", capture_output=True, text=True)
+    assert done.returncode == 0 and name.replace("_", "-") in done.stdout, done.stderr

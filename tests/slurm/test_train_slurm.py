@@ -1,0 +1,168 @@
+"""job_scripts/train.slurm on a real cluster: whatever ends an attempt, the run is the one never interrupted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.slurm.cluster import Cluster, stop
+from tests.slurm.jobs import SCRIPT, Job, attempts, environment, losses
+
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(900)]
+
+SMALL = [
+    *("--no_wandb", "--embedding_dim", "32", "--num_transformer_blocks", "2", "--multiheaded_attention_heads", "2"),
+    *("--context_length", "16", "--batch_size_per_device", "4", "--warm_up_steps", "2", "--log_every_n_steps", "1"),
+    *("--limit_val_batches", "2", "--val_check_interval", "100", "--dataset_name", "text"),
+]
+TRANSFORMER = [*SMALL, "--model_name", "baseline_transformer", "--max_steps", "400"]
+# Noise, a random number of steps and the replay buffer have to survive too.
+EBT = [*SMALL, "--max_steps", "240", "--checkpoint_every_n_steps", "20", "--langevin_dynamics_noise", "0.1"]
+EBT += ["--randomize_mcmc_num_steps", "2", "--mcmc_replay_buffer", "--mcmc_replay_buffer_size", "6"]
+
+
+@pytest.fixture(scope="module")
+def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The corpus in a folder whose name a shell would stumble over."""
+    folder = tmp_path_factory.mktemp("data") / """it's "here"; $(touch gone) *"""
+    shutil.copytree(corpus, folder)
+    return ["--dataset_dir", str(folder)]
+
+
+@pytest.fixture(autouse=True)
+def quiet(cluster: Cluster) -> None:
+    """Each test begins with an empty cluster."""
+    cluster.stop_jobs()
+
+
+class Uninterrupted:
+    """The same run outside of Slurm, beside the job."""
+
+    def __init__(self, desk: Path, *flags: str) -> None:
+        self.desk = desk
+        command = [sys.executable, "train_model.py", *flags, "--logs_dir", str(desk)]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def losses(self) -> list[tuple[int, float]]:
+        output, _ = self.process.communicate()
+        assert self.process.returncode == 0, output
+        (folder,) = (self.desk / "runs").iterdir()
+        found = losses(folder)
+        assert [step for step, _ in found] == list(range(1, len(found) + 1))
+        return found
+
+
+def test_a_run_survives_everything(cluster: Cluster, data: list[str], tmp_path: Path) -> None:
+    """One job: preempted, requeued, near its time limit, and its node lost; then the record of all that."""
+    job, whole = Job(cluster, tmp_path, [*EBT, *data]), Uninterrupted(tmp_path / "whole", *EBT, *data)
+
+    job.wait_for_steps(1, 5)  # preempted with a grace time, by a job that needs its node
+    node = job.show("BatchHost")
+    cluster.run("sbatch", "--partition=urgent", f"--nodelist={node}", "--output=/dev/null", "--wrap", "true")
+    job.wait_for_steps(2, 5)  # requeued by a person
+    cluster.run("scontrol", "requeue", job.id)
+    job.wait_for_steps(3, 5)  # Slurm's warning ahead of the time limit, which reaches the steps of the job
+    cluster.run("scancel", "--signal=USR1", job.id)
+    # The node's power is cut: all is killed, the node's daemon too. Marking the node as down spares the wait until the
+    # controller finds that out by itself; it queues the job again, and the other node takes it.
+    job.wait_for_steps(4, 30)
+    node = job.show("BatchHost")
+    stop(int((cluster.folder / f"slurmd-{node}.pid").read_text()), signal.SIGKILL)
+    job.kill_everything()
+    cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=power")
+    job.wait_for_steps(5, 1)
+    cluster.start_node(node)
+    job.wait_for_state("COMPLETED")
+
+    rows = attempts(job.folder)
+    causes = [row["cause"] for row in rows]
+    assert causes == ["interrupted: SIGTERM", "interrupted: SIGTERM", "interrupted: SIGUSR1", "killed", "finished"]
+    assert [row.get("restart", "0") for row in rows] == ["0", "1", "2", "3", "4"]
+    assert {row["job"] for row in rows} == {job.id}
+    for before, after in pairwise(rows[:4]):
+        assert after["first_step"] == before["last_step"], "no step is lost where there was time to save"
+    assert 0 <= rows[3]["last_step"] - rows[4]["first_step"] <= 20, "no more is lost than since the last checkpoint"
+    assert losses(job.folder) == whole.losses()
+
+    assert (job.folder / "job_script.slurm").read_bytes() == SCRIPT.read_bytes()
+    record = json.loads((job.folder / "job.json").read_bytes())
+    assert record["job"] == job.id and record["starts"] == [row["first_step"] for row in rows]
+    settings = json.loads((job.folder / "config.json").read_bytes())
+    assert settings["data"]["dataset_dir"] == data[1], "words reach train_model.py as they were typed"
+    assert not (ROOT / "gone").exists()
+    log = job.log()
+    assert log.count(f"run folder  {job.folder}\n") == 6, "one log has all attempts, and the report at the end"
+    assert log.count(f"job {job.id} was interrupted and is queued again") == 2, "after the grace and after USR1"
+
+
+def test_two_nodes(cluster: Cluster, data: list[str], tmp_path: Path) -> None:
+    job = Job(cluster, tmp_path, [*TRANSFORMER, *data], "--nodes=2")
+    whole = Uninterrupted(tmp_path / "whole", *TRANSFORMER, *data, "--cpu_processes", "2")
+    job.wait_for_steps(1, 20)
+    cluster.run("scontrol", "requeue", job.id)
+    job.wait_for_state("COMPLETED")
+    first, second = attempts(job.folder)
+    assert first["nodes"] == "n[1-2]" and first["cause"] == "interrupted: SIGTERM" and second["cause"] == "finished"
+    assert losses(job.folder) == whole.losses()
+
+
+def test_a_cancelled_job_stays_cancelled(cluster: Cluster, data: list[str], tmp_path: Path) -> None:
+    job = Job(cluster, tmp_path, [*TRANSFORMER, *data, "--max_steps", "20000"])
+    job.wait_for_steps(1, 20)
+    cluster.run("scancel", job.id)
+    job.wait_for_state("CANCELLED")
+    cluster.wait_until_idle()
+    assert job.show("JobState") == "CANCELLED" and job.show("Restarts") == "0"
+    (attempt,) = attempts(job.folder)
+    assert attempt["cause"] == "interrupted: SIGTERM"
+    assert (job.folder / "checkpoints" / f"step_{attempt['last_step']:08}.ckpt").is_file()
+    assert "queued again" not in job.log()
+
+
+def test_an_array_is_several_runs(cluster: Cluster, data: list[str], tmp_path: Path) -> None:
+    job = Job(cluster, tmp_path, [*TRANSFORMER, *data], "--array=0-1")
+    job.wait("two runs", lambda: len(job.folders()) == 2)
+    records = {folder: json.loads((folder / "job.json").read_bytes()) for folder in job.folders()}
+    # The task that Slurm also calls by the whole array's number is the one that could take the other along.
+    ((chosen, record),) = [(folder, found) for folder, found in records.items() if found["job"] == job.id]
+    (other,) = records.keys() - {chosen}
+    job.wait_for_steps(1, 20, chosen)
+    cluster.run("scancel", "--signal=USR1", f"{job.id}_{record['array_task']}")
+    for found in records.values():
+        job.wait_for_state("COMPLETED", f"{job.id}_{found['array_task']}")
+    assert [row["cause"] for row in attempts(chosen)] == ["interrupted: SIGUSR1", "finished"]
+    assert [row["cause"] for row in attempts(other)] == ["finished"]
+    assert len(job.folders()) == 2 and losses(chosen) == losses(other)
+    assert [step for step, _ in losses(chosen)] == list(range(1, 401))
+
+
+def test_a_wrong_flag_fails_at_once(cluster: Cluster, data: list[str], tmp_path: Path) -> None:
+    job = Job(cluster, tmp_path, [*TRANSFORMER, *data, "--max_stepz", "5"])
+    job.wait_for_state("FAILED")
+    assert "--max_stepz" in job.log() and "did you mean --max_steps?" in job.log()
+    assert not job.folders() and "train_model.py ended" not in job.log()
+
+
+def test_a_job_that_gets_nowhere_is_given_up(cluster: Cluster, data: list[str], tmp_path: Path) -> None:
+    """Three starts, each interrupted before its first step, as with a time limit shorter than the start takes."""
+    job = Job(cluster, tmp_path, [*TRANSFORMER, *data])
+    for start in range(1, 4):
+        job.wait_for_words("run folder  ", start)
+        # Until srun has its step there is nobody to tell.
+        job.wait("the step", lambda: f"{job.id}.0" in cluster.run("squeue", "-h", "--steps", "-o", "%i"))
+        cluster.run("scancel", "--signal=USR1", f"{job.id}.0")
+    job.wait_for_state("FAILED")
+    log = job.log()
+    assert "warning: this job starts from step 0 again, 2 times now: it was ended before a later step was saved." in log
+    assert "the job started 3 times from step 0 and was ended before a later step was saved: it is not queued" in log
+    assert log.count("was interrupted and is queued again") == 2 and not losses(job.folder)
