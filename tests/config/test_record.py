@@ -159,7 +159,7 @@ def test_a_command_line_and_a_record_say_the_same(chosen: dict[str, Any]) -> Non
 
 
 def test_a_name_that_is_no_unicode_is_refused() -> None:
-    with pytest.raises(SettingsError, match="--dataset_dir is 'caf.*': give a text in UTF-8"):
+    with pytest.raises(SettingsError, match=r"--dataset_dir is 'caf.*': give a text in UTF-8"):
         parse_command_line(["--dataset_dir", "caf\udce9"])
 
 
