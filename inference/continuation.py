@@ -91,7 +91,7 @@ class Generator:
 
     def __init__(self, loaded: Loaded, command: Generate, inference: Inference, seed: int, in_detail: bool) -> None:
         self.loaded, self.command, self.inference, self.seed = loaded, command, inference, seed
-        self.in_detail = in_detail  # whether the energy of each token is wanted: one more pass
+        self.in_detail = in_detail  # whether the energies of each token are wanted: two more passes
         self.plan = make_plan(loaded.model, inference, seed)
         self.words = loaded.tokenizer
         self.how = Sampling(inference.infer_temp, inference.infer_topk, inference.infer_topp, (self.words.pad_id,))
@@ -127,11 +127,9 @@ class Generator:
                     row.seconds = time.perf_counter() - start
                     yield row, text
                 going = [number for number, row in enumerate(rows) if row.finish is None]
-                if going and len(going) < len(rows):
-                    decoder.keep(going)
                 rows = [rows[number] for number in going]
                 if rows:
-                    decoder.append(drawn_B[going])
+                    decoder.go_on(drawn_B.tolist(), going)
         finally:
             self.totals.seconds += time.perf_counter() - start
 
@@ -150,7 +148,8 @@ class Generator:
         if isinstance(decoder, EnergyDecoder):
             if self.in_detail:
                 told["energy"] = decoder.energy_of(drawn_B.to(decoder.weight.device))
-            told |= {"prediction_energy": prediction.of_chosen("energy"), "steps": prediction.of_chosen("steps")}
+                told["prediction_energy"] = prediction.of_chosen("energy")
+            told["steps"] = prediction.of_chosen("steps")
             if self.inference.infer_debug_sample_distances:
                 self.totals.distances += distance(prediction).tolist()
         columns = {name: [round(value, 6) for value in values.tolist()] for name, values in told.items()}

@@ -3,7 +3,7 @@
     decoder = make_decoder(model, plan, texts, room=100)
     while ...:
         prediction = decoder.predict()      logits for the next token of every text
-        decoder.append(tokens)              the tokens that were chosen
+        decoder.append(tokens)              the tokens that were chosen; `go_on` does so for those who are not done
 
 A text gets the same predictions in any company. When the context is full, the newer half of it is kept and read again.
 """
@@ -79,6 +79,12 @@ class Decoder(ABC):
             self.refill(rows, [self.texts[row][-kept:-1] for row in rows.tolist()])
         self.lengths += 1
         self.extend(tokens_B.to(self.weight.device))
+
+    def go_on(self, tokens: Sequence[int], rows: Sequence[int]) -> None:
+        """Read the next token of these rows, and forget the others, who are done."""
+        if len(rows) < len(self.texts):
+            self.keep(rows)
+        self.append(torch.tensor([tokens[row] for row in rows]))
 
     @torch.no_grad()
     def keep(self, rows: Sequence[int]) -> None:

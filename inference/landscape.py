@@ -84,10 +84,7 @@ def draw_for_text(loaded: Loaded, tokens: list[int], target: int | None, plan: P
 def split_prompt(loaded: Loaded, prompt: str) -> tuple[list[int], int]:
     """What stands before the last token of a prompt, read as a document from its beginning, and that token."""
     most = loaded.config.architecture.context_length
-    try:
-        tokens = loaded.tokenizer.encode(prompt.encode().decode()).tolist()
-    except UnicodeError as error:
-        raise UserError("--prompt is not UTF-8: convert it to UTF-8.") from error
+    tokens = loaded.tokenizer.encode(prompt).tolist()
     if len(tokens) < 2:
         raise UserError(
             f"--prompt is {prompt!r}, a single token: its last token is predicted from those before it; "

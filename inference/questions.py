@@ -124,10 +124,8 @@ class Asker:
             rows = [row for row, number in enumerate(going) if not over[number]]
             if not rows:
                 break
-            if len(rows) < len(going):
-                decoder.keep(rows)
-                going = [going[row] for row in rows]
-            decoder.append(torch.tensor([tokens[row] for row in rows]))
+            going = [going[row] for row in rows]
+            decoder.go_on(tokens, rows)
         return [(until(pattern, words.decode(tokens)), over[number]) for number, tokens in enumerate(said)]
 
     def choose(self, prompts: Sequence[list[int]], choices: Sequence[tuple[str, ...]]) -> list[str | None]:
@@ -161,10 +159,8 @@ class Asker:
             rows = [row for row, number in enumerate(going) if len(pairs[number][1]) > spot + 1]
             if not rows:
                 break
-            if len(rows) < len(going):
-                decoder.keep(rows)
-                going = [going[row] for row in rows]
-            decoder.append(torch.tensor([tokens[row] for row in rows]))
+            going = [going[row] for row in rows]
+            decoder.go_on(tokens, rows)
         return sums
 
 

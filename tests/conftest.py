@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import pydoc_data.topics
+import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# A shell starts what it puts into the background deaf to Ctrl-C, and so would be all that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = (
@@ -26,6 +31,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.environ["EBT_CACHE"] = str(cache)
     os.environ["OMP_NUM_THREADS"] = "1"
     return cache
+
+
+@pytest.fixture(autouse=True)
+def denormals_come_back() -> Iterator[None]:
+    """Training and loading a model flush denormal numbers in this process, with which hypothesis makes no floats."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
 
 
 @pytest.fixture(scope="session")

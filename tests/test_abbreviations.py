@@ -12,7 +12,9 @@ import pytest
 from tests.conftest import ROOT
 
 SUFFIX = re.compile(r"[a-z][a-z0-9_]*_([A-Z0-9]*[A-Z][A-Z0-9]*)")  # x_BSD, qkv_3BHSK: digits are constants
-SHAPE = re.compile(r"\[((?:\.\.\., )?[A-Z0-9][A-Z0-9+/*-]*(?:, [A-Z0-9][A-Z0-9+/*-]*)*)\]")  # [B, S+1] in a docstring
+SHAPE = re.compile(
+    r"\[((?:\.\.\., )?[A-Z0-9][A-Z0-9+/*-]{0,4}(?:, [A-Z0-9][A-Z0-9+/*-]{0,4})*)\]"
+)  # [B, S+1] in a docstring
 
 
 def listed(heading: str) -> list[str]:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.conftest import Door
 
 SMALL = ("--num_transformer_blocks", "2", "--embedding_dim", "32", "--multiheaded_attention_heads", "2")
-
-
-@pytest.fixture(autouse=True)
-def denormals_come_back() -> Iterator[None]:
-    """Loading a model flushes denormal numbers in this process, with which hypothesis makes no floats."""
-    yield
-    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(scope="session")

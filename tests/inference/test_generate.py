@@ -416,7 +416,7 @@ def test_a_reader_that_leaves_is_no_error(ebt_run: Path) -> None:
             ["--prompts", "a", "--interactive"],
             "--prompts and --interactive are given together: each says what to go on from; keep one.",
         ),
-        (["--prompt", "a\udcff"], "--prompt is not UTF-8, byte 2 of it is 0xff: convert it to UTF-8."),
+        (["--prompt", "a\udcff"], "--prompt is 'a\\udcff': give a text in UTF-8."),
         (["--prompts", "none.txt"], "--prompts is 'none.txt': there is no such file."),
         (["--prompts", "/"], "--prompts is '/': it cannot be read (Is a directory)."),
         (

@@ -166,7 +166,7 @@ def test_drawing_for_another_command(ebt_run: Path, tmp_path: Path) -> None:
             "--prompt is 33 tokens long: this model reads 32, the separator before the text included, and predicts the "
             "last one; give at most 32.",
         ),
-        (("--prompt", "\udcff\udcff"), "--prompt is not UTF-8: convert it to UTF-8."),
+        (("--prompt", "\udcff\udcff"), "--prompt is '\\udcff\\udcff': give a text in UTF-8."),
         (("--points", "2"), "--points is 2"),
         (("--infer_generated_samples", "2"), "--infer_generated_samples is unknown"),
     ],

@@ -109,12 +109,10 @@ class Parrot:
             logits_BV[row, ord(rest[0]) if rest else 256] = 1
         return Prediction(logits_BV)
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def go_on(self, tokens: Sequence[int], rows: Sequence[int]) -> None:
+        for row in rows:
+            self.rows[row].append(tokens[row])
         self.rows = [self.rows[row] for row in rows]
-
-    def append(self, tokens_B: Tensor) -> None:
-        for tokens, token in zip(self.rows, tokens_B.tolist(), strict=True):
-            tokens.append(token)
 
 
 @pytest.mark.parametrize(
