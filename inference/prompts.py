@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ def read_prompts(command: Generate) -> list[Prompt] | None:
     if len(flags) > 1:
         raise SettingsError([f"{' and '.join(flags)} are given together: each says what to go on from; keep one."])
     if command.prompt is not None:
-        return [Prompt(as_text(os.fsencode(command.prompt), "--prompt"), "--prompt")]
+        return [Prompt(command.prompt, "--prompt")]
     if command.prompts is not None:
         return read_file(command.prompts)
     if command.interactive or sys.stdin.isatty():
