@@ -7,6 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -156,11 +159,19 @@ def test_a_wrong_flag_fails_at_once(cluster: Cluster, data: list[str], tmp_path:
 def test_a_job_that_gets_nowhere_is_given_up(cluster: Cluster, data: list[str], tmp_path: Path) -> None:
     """Three starts, each interrupted before its first step, as with a time limit shorter than the start takes."""
     job = Job(cluster, tmp_path, [*TRANSFORMER, *data])
+
+    def tell(start: int) -> bool:
+        """Until the step has its process there is nobody to hear it, so it is told again."""
+        if job.log().count("train_model.py ended with status") >= start:
+            return True
+        with suppress(RuntimeError):
+            cluster.run("scancel", "--signal=USR1", f"{job.id}.0")
+        time.sleep(1)
+        return False
+
     for start in range(1, 4):
         job.wait_for_words("run folder  ", start)
-        # Until srun has its step there is nobody to tell.
-        job.wait("the step", lambda: f"{job.id}.0" in cluster.run("squeue", "-h", "--steps", "-o", "%i"))
-        cluster.run("scancel", "--signal=USR1", f"{job.id}.0")
+        job.wait(f"the end of start {start}", partial(tell, start))
     job.wait_for_state("FAILED")
     log = job.log()
     assert "warning: this job starts from step 0 again, 2 times now: it was ended before a later step was saved." in log
