@@ -1,41 +1,36 @@
-"""`python -m launch COMMAND`: what job scripts and people need around a run."""
+"""`python -m launch COMMAND`: submit runs, watch them, and take care of them."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-from config.errors import UserError
-from launch.execute import begin, execute
-from launch.prepare import check_progress, prepare
+from config.command import dispatch
 
-HELP = """\
-python -m launch prepare [flags of train_model.py]   make a job's run folder, or find it again
-python -m launch check_progress RUN_FOLDER           whether a job that was interrupted is worth queueing again
-python -m launch execute [HEADER] JOB_SCRIPT [flags] what slurm_executor.sh does
-python -m launch begin RUN_FOLDER                    note the job that takes up a run which is prepared already"""
+COMMANDS = {
+    "submit": ("launch.door:submit", "[JOB_SCRIPT] [flags]", "submit a run through submitit: Slurm, or this machine"),
+    "sweep": ("launch.sweep:sweep", "FILE", "submit many runs from a YAML or CSV file; again submits what is left"),
+    "queue": ("launch.queue:queue", "FILE", "run a list of jobs one after another on this machine"),
+    "status": ("launch.status:status", "[RUN…]", "where every run stands"),
+    "why": ("launch.why:why", "RUN", "what happened to a run, in words"),
+    "logs": ("launch.logs:logs", "RUN [-f]", "a run's log across its attempts"),
+    "cancel": ("launch.control:cancel", "RUN…", "end runs for good"),
+    "requeue": ("launch.control:requeue", "RUN…", "put runs back into the queue; they go on from their last state"),
+    "resubmit": (
+        "launch.resubmit:resubmit",
+        "RUN [--set flag=value]",
+        "the same run once more, or with changes",
+    ),
+    "doctor": ("launch.doctor:doctor", "", "find out in a minute what this cluster does to jobs"),
+    "drill": ("launch.drill:drill", "[flags]", "interrupt a small run in every way and compare it bit for bit"),
+    "execute": ("launch.execute:execute", "", ""),
+    "prepare": ("launch.prepare:prepare_command", "", ""),
+    "check_progress": ("launch.prepare:check_progress_command", "", ""),
+    "begin": ("launch.execute:begin_command", "", ""),
+}
 
 
 def main(argv: list[str]) -> int:
-    try:
-        match argv:
-            case ["-h" | "--help"]:
-                print(HELP)
-            case ["prepare", *flags]:
-                print(prepare(flags))
-            case ["check_progress", folder]:
-                check_progress(Path(folder))
-            case ["execute", *words]:
-                return execute(words)
-            case ["begin", folder]:
-                begin(Path(folder))
-            case _:
-                print(HELP, file=sys.stderr)
-                return 2
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return dispatch("python -m launch", COMMANDS, argv)
 
 
 if __name__ == "__main__":

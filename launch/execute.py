@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from contextlib import chdir
@@ -85,14 +84,6 @@ def scripts() -> str:
 
 def execute(words: list[str]) -> int:
     """Do what slurm_executor.sh promises; does not return when the script runs here and now."""
-    try:
-        return carry_out(words)
-    except KeyboardInterrupt:
-        print("stopped by hand", file=sys.stderr)
-        return 130
-
-
-def carry_out(words: list[str]) -> int:
     if words in (["-h"], ["--help"]):
         print(USAGE)
         return 0
@@ -200,6 +191,11 @@ def keep_plain_copy(run: Path) -> None:
             f"{shown(str(copies))} cannot be written to ({error.strerror}): nothing was submitted; "
             f"the run's record stays in {shown(str(run))}."
         ) from None
+
+
+def begin_command(argv: list[str]) -> int:
+    begin(Path(argv[0]))
+    return 0
 
 
 def begin(run: Path) -> None:

@@ -35,6 +35,16 @@ def prepare(argv: list[str]) -> Path:
     return folder.path.absolute()
 
 
+def prepare_command(argv: list[str]) -> int:
+    print(prepare(argv))
+    return 0
+
+
+def check_progress_command(argv: list[str]) -> int:
+    check_progress(Path(argv[0]))
+    return 0
+
+
 def keep_job(folder: Path, job: dict[str, Any]) -> None:
     keep_script(job_name(job), folder / "job_script.slurm")
     write_json(folder / "job.json", job)

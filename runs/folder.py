@@ -42,6 +42,8 @@ PACKAGES = (
 
 RUN_DIR = "EBT_RUN_DIR"  # tells the other processes of a run which folder is theirs
 JOB_RUN_DIR = "EBT_JOB_RUN_DIR"  # the same, from a job script to all of them
+# JSON for lineage.json: {"parent": run id, "how": rerun, resubmit or sweep, "changes": {flag: value}}
+LINEAGE = "EBT_LINEAGE"
 
 
 class RunError(UserError):
@@ -229,6 +231,8 @@ def record(folder: Path, config: RunConfig) -> None:
     write_json(folder / "code.json", code)
     write_text(folder / "code.diff", diff)
     write_json(folder / "environment.json", environment())
+    if lineage := os.environ.get(LINEAGE):
+        write_text(folder / "lineage.json", lineage + "\n")
 
 
 def code_state() -> tuple[dict[str, Any], str]:

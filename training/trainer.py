@@ -27,6 +27,7 @@ from runs.signals import GOES_ON
 from training.checkpoints import AtomicCheckpointIO, Checkpoints, newest_checkpoint
 from training.divergence import Divergence, DivergenceGuard, roll_back
 from training.guards import Anomaly, GarbageCollection, UnusedParameters
+from training.heartbeat import Heartbeat
 from training.interruption import Interruption
 from training.optimizers import optimizer_and_schedule
 from training.progress import Progress
@@ -254,7 +255,8 @@ class Training:
             run = {"run_id": folder.run_id, "config": to_dict(self.config)}
             checkpoints = Checkpoints(folder.checkpoints, self.config.checkpoint, run)
             chosen += [checkpoints, Interruption(checkpoints)]
-        return [*chosen, progress, StopAtEnd(self.total_steps)]
+        heartbeat = Heartbeat(folder.path / "heartbeat.json", self.recorder, self.total_steps)
+        return [*chosen, heartbeat, progress, StopAtEnd(self.total_steps)]
 
     def opening_line(self) -> str:
         """What is about to happen, in a line or two."""

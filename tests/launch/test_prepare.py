@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from config.errors import UserError
-from launch.__main__ import HELP, main
+from launch.__main__ import main
 from launch.prepare import TRIES, check_progress, folder_of, prepare, starts_from
 from runs import RunFolder
 from tests.conftest import ROOT
@@ -124,15 +124,16 @@ def test_a_mistake_is_the_parsers_sentence(tmp_path: Path, capsys: pytest.Captur
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("words", [[], ["prepar"], ["check_progress"], ["check_progress", "a", "b"]])
-def test_other_words_get_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
-    assert capsys.readouterr().err == HELP + "\n"
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_names_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["statsu"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "statsu is no command of python -m launch: did you mean status? There are"
+    )
+    assert main([]) == 2
+    listed = capsys.readouterr().out
     assert main(["--help"]) == 0
-    assert capsys.readouterr().out == HELP + "\n"
+    assert capsys.readouterr().out == listed
+    assert "status" in listed and "check_progress" not in listed
 
 
 def test_a_job_that_is_queued_again_finds_its_folder(job: pytest.MonkeyPatch, tmp_path: Path) -> None:

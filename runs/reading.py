@@ -1,0 +1,203 @@
+"""A run as its folder shows it, from outside: whatever is missing or damaged there is left out, and never an error.
+
+Nothing here writes or takes a lock, so runs of other people and of newer versions are read with respect.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from config.errors import UserError
+from runs.files import read_rows
+
+WAITING = ("submitting", "held", "released")
+SILENCE = 120.0  # seconds without a heartbeat, and ten times a step, after which a run is called silent
+BEAT = 10.0  # seconds between heartbeats, where steps are shorter
+
+
+class Run:
+    """One folder of logs/runs/. Properties are read when asked for, once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_id = path.name
+
+    @cached_property
+    def config(self) -> dict[str, dict[str, Any]]:
+        """{group: {flag: value}}, as config.json has it; other versions may know more flags or fewer."""
+        return {group: flags for group, flags in self.read("config.json").items() if isinstance(flags, dict)}
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """{flag: value}"""
+        return {name: value for flags in self.config.values() for name, value in flags.items()}
+
+    @property
+    def name(self) -> str:
+        return str(self.settings.get("run_name") or self.run_id)
+
+    @cached_property
+    def attempts(self) -> list[dict[str, Any]]:
+        """One dictionary an attempt: the row of its start, and that of its end unless it runs."""
+        merged: dict[Any, dict[str, Any]] = {}
+        for row in read_rows(self.path / "attempts.jsonl"):
+            if isinstance(row.get("attempt"), int):
+                merged.setdefault(row["attempt"], {}).update(row)
+        return [merged[number] for number in sorted(merged)]
+
+    @cached_property
+    def heartbeat(self) -> dict[str, Any]:
+        """The last sign of life: time (seconds), step, total_steps, phase, train_loss, valid_loss, tokens_per_second,
+        step_seconds, seconds_left; as many of them as are known."""
+        return self.read("heartbeat.json")
+
+    @cached_property
+    def job(self) -> dict[str, Any]:
+        """The Slurm job: job, array_job, array_task, cluster, starts; empty where there was none."""
+        return self.read("job.json")
+
+    @cached_property
+    def submission(self) -> dict[str, Any]:
+        """How far a submission came: state (submitting, held, released, failed, unknown, here), job, error."""
+        return self.read("submission.json")
+
+    @property
+    def job_name(self) -> str | None:
+        """What Slurm calls the job; a task of an array is ARRAY_TASK."""
+        if "array_job" in self.job and "array_task" in self.job:
+            return f"{self.job['array_job']}_{self.job['array_task']}"
+        job = self.job.get("job") or self.submission.get("job")
+        return None if job is None else str(job)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All rows of metrics.jsonl; read anew each time, and long for a long run."""
+        return read_rows(self.path / "metrics.jsonl")
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a living process holds the run's lock, as far as this machine can tell."""
+        try:
+            with open(self.path / "lock", "rb") as file:
+                # F_GETLK asks and takes nothing; a lock tried and given back could turn a starting run away.
+                asked = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+                return struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK
+        except OSError:
+            return False
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the last sign of life."""
+        return max(0.0, time.time() - number(self.heartbeat.get("time"), 0.0))
+
+    @property
+    def is_silent(self) -> bool:
+        return self.silence > max(SILENCE, 10 * number(self.heartbeat.get("step_seconds"), 0.0))
+
+    @property
+    def state(self) -> str:
+        """One word, by what the folder says; Slurm may know more of a job that waits.
+
+        prepared, waiting, not submitted, running, silent, killed, finished, interrupted, stopped, cancelled, diverged,
+        out of memory, failed
+        """
+        if not self.attempts:
+            state = self.submission.get("state")
+            if state in ("failed", "unknown"):
+                return "not submitted"
+            return "waiting" if state in WAITING else "prepared"
+        last = self.attempts[-1]
+        if "end" in last:
+            return state_of(str(last.get("cause", "")))
+        if self.is_held or (self.heartbeat and not self.is_silent):  # the lock of another machine may not be seen here
+            return "silent" if self.heartbeat and self.is_silent else "running"
+        return "killed"
+
+    @property
+    def began(self) -> float:
+        """Seconds since the epoch at which the run was made, by its name; else by its folder."""
+        words = self.run_id.rsplit("_", 2)
+        try:
+            return datetime.strptime(words[-2], "%Y%m%d-%H%M%S").timestamp()
+        except (ValueError, IndexError):
+            try:
+                return self.path.stat().st_mtime
+            except OSError:
+                return 0.0
+
+    def read(self, name: str) -> dict[str, Any]:
+        try:
+            found = json.loads((self.path / name).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def state_of(cause: str) -> str:
+    """The word for how an attempt ended."""
+    kinds = {
+        "finished": ("finished",),
+        "interrupted": ("interrupted", "time limit", "preempted", "requeued"),
+        "killed": ("killed", "node failure"),
+        "stopped": ("stopped",),
+        "cancelled": ("cancelled",),
+        "diverged": ("diverged",),
+        "out of memory": ("out of memory",),
+    }
+    return next((word for word, begins in kinds.items() if cause.startswith(begins)), "failed")
+
+
+def number(value: Any, otherwise: float) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+
+
+def all_runs(logs: Path) -> Iterator[Run]:
+    """Every run of a logs folder, the newest first."""
+    try:
+        with os.scandir(logs / "runs") as entries:
+            names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    except OSError:
+        names = []
+    for name in sorted(names, key=lambda name: name.rsplit("_", 2)[-2:], reverse=True):
+        yield Run(logs / "runs" / name)
+
+
+def find_run(logs: Path, wanted: str) -> Run:
+    """The run that a person means: its id, its name (the newest of it), a beginning of an id, a job's number, a path,
+    or `last`."""
+    if os.sep in wanted and (Path(wanted) / "config.json").is_file():
+        return Run(Path(wanted))
+    runs = list(all_runs(logs))
+    if wanted == "last" and runs:
+        return runs[0]
+    for fits in (
+        lambda run: run.run_id == wanted,
+        lambda run: run.name == wanted,
+        lambda run: run.job_name == wanted,
+        lambda run: bool(wanted) and run.run_id.startswith(wanted),
+        lambda run: len(wanted) >= 4 and run.run_id.endswith(wanted),
+    ):
+        if found := next(filter(fits, runs), None):
+            return found
+    raise UserError(unknown_run(logs, wanted, runs))
+
+
+def unknown_run(logs: Path, wanted: str, runs: list[Run]) -> str:
+    """One sentence with the nearest names."""
+    from difflib import get_close_matches
+
+    from config.flags import shown
+
+    if not runs:
+        return f"RUN is {shown(wanted)}: {shown(str(logs / 'runs'))} has no runs yet; --logs_dir names another folder."
+    names = list(dict.fromkeys(name for run in runs for name in (run.run_id, run.name)))
+    near = get_close_matches(wanted, names, 3, 0.4) or [run.run_id for run in runs[:3]]
+    return f"RUN is {shown(wanted)}: there is no such run; choose {', '.join(map(shown, near))}, or last."
