@@ -6,12 +6,12 @@ import copy
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from inference.thinking import Contexts, Plan, think, with_steps
 from models.energy_language_model import EnergyLanguageModel
-from models.energy_transformer import Context, EnergyTransformer
+from models.energy_transformer import EnergyTransformer
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,13 @@ def thinking_cost(model: EnergyLanguageModel, plan: Plan, length: int) -> Thinki
     tokens_1S = torch.zeros(1, length, dtype=torch.int64, device=model.device)
     positions_1S = torch.arange(length, device=model.device)[None]
     contexts = Contexts(lambda landscape: model.network.context(tokens_1S, landscape))
-    shadow = copy.copy(model)
-    shadow._modules = {**model._modules, "network": counted(model.network)}
 
     def walk(steps: int) -> tuple[int, int]:
         some = with_steps(plan, steps)
         for step in some.steps:
             contexts(step.landscape)  # read beforehand, and not counted here
         with FlopCounterMode(display=False) as counter:
-            thought = think(shadow, contexts, positions_1S, some)
+            thought = think(model, contexts, positions_1S, some)
             _ = thought.energy  # of which there is one, however many steps
         return counter.get_total_flops(), thought.passes
 
@@ -63,21 +61,6 @@ def thinking_cost(model: EnergyLanguageModel, plan: Plan, length: int) -> Thinki
         (2 * one - two) / length,
         passes_two - passes_one,
     )
-
-
-class Counted(EnergyTransformer):
-    """The network as the counter can watch it: it fails where the gradient by a leaf is asked for."""
-
-    def slope(self, z_BSD: Tensor, context: Context, differentiable: bool) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            return super().slope(z_BSD.requires_grad_().view_as(z_BSD), context, differentiable)
-
-
-def counted(network: EnergyTransformer) -> EnergyTransformer:
-    """The same weights, not a copy of them."""
-    found = copy.copy(network)
-    found.__class__ = Counted
-    return found
 
 
 def flops_of_reading(network: nn.Module, length: int) -> float:

@@ -18,6 +18,7 @@ from models.descent import Step
 from models.energy_language_model import EnergyLanguageModel
 from models.energy_transformer import Context
 from models.language_model import LanguageModel
+from models.layers.linear import is_few
 from models.layers.vocabulary import embed, move
 from models.noise import keyed_normal, noise_key
 
@@ -134,6 +135,11 @@ def think(
     def embedded(y_BNV: Tensor) -> Tensor:
         return embed(y_BNV, embedding_VD) if rule.normalize else y_BNV @ embedding_VD
 
+    def moved(y_BNV: Tensor, d_BND: Tensor) -> Tensor:
+        if not is_few(d_BND):
+            return move(y_BNV, d_BND, embedding_VD, rule.from_probabilities)
+        return (y_BNV.softmax(-1) if rule.from_probabilities else y_BNV) - network.spread(d_BND)
+
     def noise(step: int) -> Tensor:
         keys_BN = noise_key(positions_BN, candidates_BN, step)
         return keyed_normal(keys_BN, len(embedding_VD), plan.seed).to(embedding_VD.dtype)
@@ -164,7 +170,7 @@ def think(
         if watch:
             watch(number, y_BNV, energy_BN)
         size_BN1 = (step.size * factor_BN)[..., None]
-        next_BNV = move(noisy_BNV, size_BN1 * slope_BND, embedding_VD, rule.from_probabilities)
+        next_BNV = moved(noisy_BNV, size_BN1 * slope_BND)
         moved_BN = active_BN
         if plan.accept_lower:
             moved_BN = active_BN & (network.energy(embedded(next_BNV), context) < energy_BN)

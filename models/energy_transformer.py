@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.layers.attention import Past, SelfAttention
+from models.layers.back import Back, and_back
 from models.layers.documents import document_mask
 from models.layers.feed_forward import FeedForward
+from models.layers.linear import Linear, product
 from models.layers.norm import NORMS
 from models.layers.rope import rotations
 from models.transformer import Shape, initialise
@@ -93,6 +95,25 @@ class EnergyBlock(nn.Module):
         fed_BSD = self.feed_forward(modulate(self.feed_forward_norm(x_BSD), shift2, scale2))
         return x_BSD + gated(fed_BSD, gate2)
 
+    def predict_and_back(
+        self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor, keys: Tensor, values: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Back]:
+        """`predict`, and the way back to x."""
+        shift, scale, gate, shift2, scale2, gate2 = self.modulations(condition)
+        normed_BSD, from_normed = and_back(self.attention_norm, x_BSD)
+        mixed_BSD, from_mixed = self.attention.predict_and_back(
+            modulate(normed_BSD, shift, scale), angles, keys, values, bias
+        )
+        x_BSD = x_BSD + gated(mixed_BSD, gate)
+        normed_BSD, from_normed2 = and_back(self.feed_forward_norm, x_BSD)
+        fed_BSD, from_fed = self.feed_forward.and_back(modulate(normed_BSD, shift2, scale2))
+
+        def to_x(g_BSD: Tensor) -> Tensor:
+            g_BSD = g_BSD + from_normed2(gated(from_fed(gated(g_BSD, gate2)), scale2))
+            return g_BSD + from_normed(gated(from_mixed(gated(g_BSD, gate)), scale))
+
+        return x_BSD + gated(fed_BSD, gate2), to_x
+
 
 def modulate(x: Tensor, shift: Tensor | None, scale: Tensor | None) -> Tensor:
     return x if shift is None or scale is None else x * (1 + scale) + shift
@@ -112,10 +133,10 @@ class EnergyTransformer(nn.Module):
         super().__init__()
         self.shape = shape
         self.embedding = nn.Embedding(shape.vocab_size, shape.width)
-        self.prediction = None if shape.shared_embedding else nn.Linear(shape.vocab_size, shape.width, bias=False)
+        self.prediction = None if shape.shared_embedding else Linear(shape.vocab_size, shape.width)
         self.blocks = nn.ModuleList(EnergyBlock(shape) for _ in range(shape.layers))
         self.norm = NORMS[shape.norm](shape.width)
-        self.head = nn.Linear(shape.width, 1, bias=False)
+        self.head = Linear(shape.width, 1)
         named = shape.conditioning != "default"
         self.landscape = nn.Embedding(shape.landscapes, shape.width) if named else None
         # One place for the time token, and one for the last prediction, which is a token ahead of its position.
@@ -135,6 +156,10 @@ class EnergyTransformer(nn.Module):
     def prediction_embedding(self) -> Tensor:
         """[V, D], what a distribution over the vocabulary is multiplied with."""
         return self.embedding.weight if self.prediction is None else self.prediction.weight.T
+
+    def spread(self, d_BSD: Tensor) -> Tensor:
+        """What a move of the embedding is over the vocabulary: d W^T, W the prediction's embedding. -> [B, S, V]"""
+        return product(d_BSD, self.embedding.weight) if self.prediction is None else self.prediction.back(d_BSD)
 
     @property
     def tells_landscapes(self) -> bool:
@@ -204,8 +229,25 @@ class EnergyTransformer(nn.Module):
 
     def slope(self, z_BSD: Tensor, context: Context, differentiable: bool) -> tuple[Tensor, Tensor]:
         """The energy [B, S] and its gradient by the prediction [B, S, D], itself differentiable if asked."""
+        if not differentiable:
+            with torch.no_grad():
+                return self.plain_slope(z_BSD, context)
         with torch.enable_grad():
             z_BSD = z_BSD if z_BSD.requires_grad else z_BSD.requires_grad_()
             energy_BS = self.energy(z_BSD, context)
-            (slope_BSD,) = torch.autograd.grad(energy_BS.sum(), z_BSD, create_graph=differentiable)
-        return energy_BS if differentiable else energy_BS.detach(), slope_BSD
+            (slope_BSD,) = torch.autograd.grad(energy_BS.sum(), z_BSD, create_graph=True)
+        return energy_BS, slope_BSD
+
+    def plain_slope(self, z_BSD: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """`slope` without autograd: half the time of a single position."""
+        backs = []
+        for block, (keys, values) in zip(self.blocks, context.keys_values, strict=True):
+            z_BSD, back = block.predict_and_back(  # type: ignore[operator]
+                z_BSD, context.condition, context.angles, keys, values, context.bias
+            )
+            backs.append(back)
+        normed_BSD, back = and_back(self.norm, z_BSD)
+        slope_BSD = back(self.head.weight.expand(normed_BSD.shape))
+        for back in reversed(backs):
+            slope_BSD = back(slope_BSD)
+        return self.head(normed_BSD).squeeze(-1), slope_BSD

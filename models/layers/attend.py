@@ -13,7 +13,7 @@ Names: g, u, m, x are cotangents of o, dq, dk, dv; a score's gradient is called 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -72,22 +72,46 @@ def score_gradient(c_weight: Tensor, d_weight: Tensor, total: Tensor, weight: Te
     return c_weight.addcmul_(weight, d_weight.sub_(total))
 
 
-class _Attend(Function):
+def attended(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor, list[Tensor]]:
     """o [N, S, K], w [N, S, 1] and the chunks of A. N = B H."""
+    scale = q.shape[-1] ** -0.5
+    own = dot(q, k) * scale
+    o, w, weights = torch.empty_like(q), torch.empty_like(q[..., :1]), []
+    for rows, seen in chunks(q.shape[1], keys.shape[1]):
+        scores = scaled_product(q[:, rows], keys[:, seen], scale)
+        weight, w[:, rows] = weigh(scores, bias[:, :, rows, seen], own[:, rows])
+        weights.append(weight)
+        o[:, rows] = weight @ values[:, seen]
+    return o.addcmul_(w, v), w, weights
+
+
+def attended_slope(
+    g: Tensor, inputs: Sequence[Tensor], o: Tensor, w: Tensor, weights: Sequence[Tensor]
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, list[Tensor]]:
+    """(dq, dk, dv) for a cotangent g of o; and the slopes of the own score and of the chunks of scores.
+
+    inputs: q, k, v, keys and values.
+    """
+    q, k, v, keys, values = inputs
+    total, down, dq, dk, dv = own_slope(g, q, k, v, o, w)
+    slopes = []
+    for (rows, seen), weight in zip(chunks(q.shape[1], keys.shape[1]), weights, strict=True):
+        ds = score_slope(g[:, rows] @ values[:, seen].mT, total[:, rows], weight)
+        add_product(dq[:, rows], ds, keys[:, seen], q.shape[-1] ** -0.5)
+        slopes.append(ds)
+    return (dq, dk, dv), down, slopes
+
+
+class _Attend(Function):
+    """`attended`, differentiable twice."""
 
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, bias: Tensor
     ) -> tuple[Tensor, ...]:
-        scale = q.shape[-1] ** -0.5
-        own = dot(q, k) * scale
-        o, w, weights = torch.empty_like(q), torch.empty_like(q[..., :1]), []
-        for rows, seen in chunks(q.shape[1], keys.shape[1]):
-            scores = scaled_product(q[:, rows], keys[:, seen], scale)
-            weight, w[:, rows] = weigh(scores, bias[:, :, rows, seen], own[:, rows])
-            weights.append(weight)
-            o[:, rows] = weight @ values[:, seen]
-        o.addcmul_(w, v)
+        o, w, weights = attended(q, k, v, keys, values, bias)
         ctx.save_for_backward(q, k, v, keys, values, o, w, *weights)
         ctx.set_materialize_grads(False)
         return o, w, *weights
@@ -126,7 +150,7 @@ class _Attend(Function):
 
 
 class _Slope(Function):
-    """dq, dk, dv for a cotangent g of o."""
+    """`attended_slope`, differentiable once more."""
 
     @staticmethod
     def forward(
@@ -141,12 +165,7 @@ class _Slope(Function):
         w: Tensor,
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        total, down, dq, dk, dv = own_slope(g, q, k, v, o, w)
-        slopes = []
-        for (rows, seen), weight in zip(chunks(q.shape[1], keys.shape[1]), weights, strict=True):
-            ds = score_slope(g[:, rows] @ values[:, seen].mT, total[:, rows], weight)
-            add_product(dq[:, rows], ds, keys[:, seen], q.shape[-1] ** -0.5)
-            slopes.append(ds)
+        (dq, dk, dv), down, slopes = attended_slope(g, (q, k, v, keys, values), o, w, weights)
         ctx.save_for_backward(g, q, k, v, keys, values, o, w, down, *weights, *slopes)
         return dq, dk, dv
 
@@ -192,3 +211,18 @@ def attend(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, bias: 
     inputs = [x.flatten(0, 1) for x in (q, k, v, keys, values)]
     bias = bias.expand(len(q), -1, -1, -1)
     return _Attend.apply(*inputs, bias)[0].unflatten(0, q.shape[:2])
+
+
+def attend_and_back(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, bias: Tensor
+) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
+    """`attend`, and the way back from its gradient to those of q, k and v."""
+    heads, bias = q.shape[:2], bias.expand(len(q), -1, -1, -1)
+    q, k, v, keys, values = (x.flatten(0, 1) for x in (q, k, v, keys, values))
+    o, w, weights = attended(q, k, v, keys, values, bias)
+
+    def back(g: Tensor) -> tuple[Tensor, ...]:
+        slopes, _, _ = attended_slope(g.flatten(0, 1), (q, k, v, keys, values), o, w, weights)
+        return tuple(x.unflatten(0, heads) for x in slopes)
+
+    return o.unflatten(0, heads), back

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.layers.attend import attend
-from models.layers.rope import split_heads
+from models.layers.attend import attend, attend_and_back
+from models.layers.back import Back
+from models.layers.linear import Linear, product
+from models.layers.rope import merge, split, split_heads
 
 Past = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # keeps new keys and values, and gives all there are
 
@@ -19,8 +21,8 @@ class SelfAttention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
-        self.output = nn.Linear(width, width, bias=False)
+        self.query_key_value = Linear(width, 3 * width)
+        self.output = Linear(width, width)
 
     def project(self, x_BSD: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries and keys, and values, each [B, H, S, K]."""
@@ -29,7 +31,7 @@ class SelfAttention(nn.Module):
 
     def keys_values(self, x_BSD: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated keys, and values, each [B, H, S, K]."""
-        projected = F.linear(x_BSD, self.query_key_value.weight[x_BSD.shape[-1] :])
+        projected = product(x_BSD, self.query_key_value.weight[x_BSD.shape[-1] :])
         k_BHSK, v_BHSK = split_heads(projected, rotations, 2, self.heads)
         return k_BHSK, v_BHSK
 
@@ -56,3 +58,17 @@ class SelfAttention(nn.Module):
         """
         mixed_BHSK = attend(*self.project(x_BSD, rotations), keys, values, bias)
         return self.output(mixed_BHSK.transpose(1, 2).flatten(-2))
+
+    def predict_and_back(
+        self, x_BSD: Tensor, rotations: Tensor, keys: Tensor, values: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Back]:
+        """`predict`, and the way back to x."""
+        projected = self.query_key_value(x_BSD)
+        q_BHSK, k_BHSK, v_BHSK = split(projected, rotations, 3, self.heads)
+        mixed_BHSK, back = attend_and_back(q_BHSK, k_BHSK, v_BHSK, keys, values, bias)
+
+        def to_x(g_BSD: Tensor) -> Tensor:
+            g_BSHK = self.output.back(g_BSD).unflatten(-1, (self.heads, -1))
+            return self.query_key_value.back(merge(rotations, *back(g_BSHK.transpose(1, 2))))
+
+        return self.output(mixed_BHSK.transpose(1, 2).flatten(-2)), to_x

@@ -11,7 +11,9 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from models.layers.back import Back, and_back
 from models.layers.fusing import fused
+from models.layers.linear import Linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "gelu": F.gelu, "relu": F.relu, "elu": F.elu}
 
@@ -22,15 +24,25 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, hidden: int, activation: str = "silu") -> None:
         super().__init__()
         self.activation = activation
-        self.gate_value = nn.Linear(width, 2 * hidden, bias=False)
-        self.output = nn.Linear(hidden, width, bias=False)
+        self.gate_value = Linear(width, 2 * hidden)
+        self.output = Linear(hidden, width)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         x = self.gate_value(x_BSD)
         if self.activation == "silu" and not torch.compiler.is_compiling():
-            return self.output(_Swish.apply(x))
+            return self.output(_Swish.apply(x) if torch.is_grad_enabled() else swish(x))
+        return self.output(self.activated(x))
+
+    def activated(self, x: Tensor) -> Tensor:
         gate, value = x.chunk(2, dim=-1)
-        return self.output(ACTIVATIONS[self.activation](gate) * value)
+        return ACTIVATIONS[self.activation](gate) * value
+
+    def and_back(self, x_BSD: Tensor) -> tuple[Tensor, Back]:
+        x, into, out = self.gate_value(x_BSD), self.gate_value.back, self.output.back
+        if self.activation == "silu":
+            return self.output(swish(x)), lambda g: into(swish_slope(out(g), x))
+        fed, back = and_back(self.activated, x)
+        return self.output(fed), lambda g: into(back(out(g)))
 
 
 @fused

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from models.layers.back import Back
 from models.layers.fusing import fused
 
 
@@ -87,6 +88,8 @@ def normalise(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     """
     if torch.compiler.is_compiling():  # the compiler fuses what autograd would not
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * scale
+    if not torch.is_grad_enabled():
+        return normalised(x.to(scale.dtype), scale, eps)[0]
     return _Normalise.apply(x.to(scale.dtype), scale, eps)  # float32 under autocast
 
 
@@ -100,6 +103,11 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return normalise(x, self.scale, self.eps)
+
+    def and_back(self, x: Tensor) -> tuple[Tensor, Back]:
+        x = x.to(self.scale.dtype)
+        y, r = normalised(x, self.scale, self.eps)
+        return y, lambda g: normalised_slope(g, x, r, self.scale)[0]
 
 
 class DynamicTanh(nn.Module):

@@ -96,6 +96,6 @@ class _Merge(Function):
 
 def split_heads(x: Tensor, rotations: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
     """A projection to queries, keys and values (3 parts) or keys and values (2), each [B, H, S, K], values unturned."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return split(x, rotations, parts, heads)
     return _Split.apply(x, rotations, parts, heads)

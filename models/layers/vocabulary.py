@@ -19,6 +19,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from models.layers.linear import is_few, product
+
 ROWS, ELEMENTS = 256, 2**20  # what is made again is as large as the larger of the two
 FEW = 64
 COLUMNS = 512  # on a CPU: so much of a product with W^T stays in the cache until it is used
@@ -139,6 +141,8 @@ def product_type(x: Tensor) -> torch.dtype:
 def embed(y_BSV: Tensor, embedding_VD: Tensor) -> Tensor:
     """The embedding of the distribution that y has as logits. [B, S, V], [V, D] -> [B, S, D]"""
     w_VD = embedding_VD.to(product_type(embedding_VD))
+    if is_few(y_BSV):
+        return product(y_BSV.softmax(-1).to(w_VD.dtype), w_VD.T)
     return _Embed.apply(y_BSV.flatten(0, 1), w_VD).unflatten(0, y_BSV.shape[:2])
 
 

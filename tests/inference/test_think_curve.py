@@ -19,7 +19,7 @@ from config.settings import Inference
 from data.tokenizers import ByteTokenizer
 from inference.__main__ import main
 from inference.commands import Model, ThinkCurve
-from inference.flops import ThinkingCost, counted, flops_of_reading, thinking_cost
+from inference.flops import ThinkingCost, flops_of_reading, thinking_cost
 from inference.intervals import Interval, interval, resampled
 from inference.loading import load
 from inference.study import Baseline, Curve, Study
@@ -114,14 +114,9 @@ def test_flops_are_those_of_the_walk_itself(conditioning: str, accept: bool) -> 
     tokens_1S = torch.zeros(1, CONTEXT, dtype=torch.int64)
     contexts = Contexts(lambda landscape: model.network.context(tokens_1S, landscape))
     [contexts(step.landscape) for step in plan.steps]
-    network = model.network
-    try:
-        model.network = counted(network)
-        with FlopCounterMode(display=False) as counter:
-            thought = think(model, contexts, torch.arange(CONTEXT)[None], with_steps(plan, 4))
-            assert thought.energy.shape == (1, CONTEXT)
-    finally:
-        model.network = network
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        thought = think(model, contexts, torch.arange(CONTEXT)[None], with_steps(plan, 4))
+        assert thought.energy.shape == (1, CONTEXT)
     landscapes = 1 if conditioning == "default" else 2
     walked = counter.get_total_flops() / CONTEXT
     assert landscapes * cost.observed + walked == pytest.approx(cost.flops(4, 1) + cost.end)
