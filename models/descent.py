@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from models.layers.vocabulary import embed, mix, move
+from models.noise import normal
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,9 @@ def descend(
         if rule.detach or not differentiable:
             y_BSV = y_BSV.detach()
         if isinstance(step.noise, Tensor):
-            y_BSV = y_BSV + step.noise * torch.randn_like(y_BSV)
+            y_BSV = y_BSV + step.noise * normal(y_BSV.shape, y_BSV)
         elif step.noise > 0:
-            y_BSV = torch.add(y_BSV, torch.randn_like(y_BSV), alpha=step.noise)
+            y_BSV = torch.add(y_BSV, normal(y_BSV.shape, y_BSV), alpha=step.noise)
         with torch.set_grad_enabled(differentiable):
             before_BSV = y_BSV.softmax(-1) if rule.from_probabilities else y_BSV
             if rule.normalize and not rule.from_probabilities:

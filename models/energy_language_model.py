@@ -15,7 +15,7 @@ from models.energy_transformer import Context, EnergyTransformer
 from models.language_model import LanguageModel
 from models.layers import fusing
 from models.layers.vocabulary import cross_entropy, embed
-from models.noise import keyed_normal, noise_key
+from models.noise import keyed_normal, noise_key, normal
 from models.replay import ReplayBuffer
 
 SMALLEST_STEP = 1e-6
@@ -92,7 +92,7 @@ class EnergyLanguageModel(LanguageModel):
         if self.thinking.start == "zeros":
             return torch.zeros(rows, length, vocabulary, **options)
         if not fixed:
-            return torch.randn(rows, length, vocabulary, **options).mul_(self.thinking.noise_scale)
+            return normal((rows, length, vocabulary), self.network.head.weight).mul_(self.thinking.noise_scale)
         noise_SV = keyed_normal(noise_key(torch.arange(length)), vocabulary).to(**options)
         return (self.thinking.noise_scale * noise_SV).expand(rows, -1, -1)
 

@@ -6,10 +6,34 @@ context came from a cache. So each position has noise of its own, found by numbe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 from torch import Tensor
 
+PIECE = 2**19  # numbers that one thread draws at a time
 CANDIDATES, STEPS = 2**16, 2**16  # keys leave room for so many of each at a position
+
+
+def normal(shape: Sequence[int], like: Tensor) -> Tensor:
+    """Standard normal noise of this shape, with the device and type of `like`, out of torch's own generator.
+
+    A vocabulary of noise for every position is tens of millions of numbers, and torch draws those of a CPU on one core.
+    Here each piece has a seed of its own: all cores draw, and the numbers do not depend on how many there are.
+    """
+    noise = torch.empty(shape, device=like.device, dtype=like.dtype)
+    pieces = noise.flatten().split(PIECE)
+    if noise.device.type != "cpu" or len(pieces) < 2:
+        return noise.normal_()
+    seeds = torch.randint(2**62, (len(pieces),)).tolist()
+
+    def draw(piece: Tensor, seed: int) -> None:
+        piece.normal_(generator=torch.Generator().manual_seed(seed))
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        list(threads.map(draw, pieces, seeds))
+    return noise
 
 
 def noise_key(position: Tensor, candidate: Tensor | int = 0, step: int = 0) -> Tensor:
