@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 
+from models.energy_transformer import EnergyTransformer
 from models.layers.linear import FEW, Linear, product
 from tests.inference.small import VOCABULARY, built
 
@@ -17,10 +18,16 @@ LAYERS = (
 )
 
 
+def network_of(flags: str) -> EnergyTransformer:
+    network = built(flags).network
+    assert isinstance(network, EnergyTransformer)
+    return network
+
+
 @pytest.mark.parametrize("flags", LAYERS)
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
 def test_the_slope_is_autograds(conditioning: str, flags: str) -> None:
-    network = built(f"--ebt_type {conditioning} {flags}").network
+    network = network_of(f"--ebt_type {conditioning} {flags}")
     tokens_BS = torch.randint(VOCABULARY - 2, (2, 7), generator=torch.Generator().manual_seed(1))
     z_BSD = torch.randn(2, 7, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
@@ -34,7 +41,7 @@ def test_the_slope_is_autograds(conditioning: str, flags: str) -> None:
 
 
 def test_the_slope_under_autocast_is_near_autograds() -> None:
-    network = built("").network.float()
+    network = network_of("").float()
     tokens_BS, z_BSD = torch.arange(6)[None] % VOCABULARY, torch.randn(1, 6, 16)
     with torch.autocast("cpu", torch.bfloat16):
         with torch.no_grad():
