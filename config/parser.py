@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -120,6 +121,12 @@ def build_parser(flags: Mapping[str, Flag]) -> argparse.ArgumentParser:
     return parser
 
 
+@functools.cache
+def usual_parser() -> argparse.ArgumentParser:
+    """That of train_model.py, built once: a sweep reads a thousand command lines."""
+    return build_parser(FLAGS)
+
+
 def read_words(argv: Sequence[str], problems: list[str], flags: Mapping[str, Flag] = FLAGS) -> Layer:
     """The values of a command line; a flag given twice has its last value."""
     words: list[str] = []
@@ -129,7 +136,8 @@ def read_words(argv: Sequence[str], problems: list[str], flags: Mapping[str, Fla
             words += [name, VALUE + value] if equals else [name]
         else:
             words.append(VALUE + word)
-    namespace, rest = build_parser(flags).parse_known_args(words, argparse.Namespace(given=[]))
+    parser = usual_parser() if flags is FLAGS else build_parser(flags)
+    namespace, rest = parser.parse_known_args(words, argparse.Namespace(given=[]))
     layer = Layer()
     for flag, spelling, const, values in namespace.given:
         try:
@@ -138,7 +146,7 @@ def read_words(argv: Sequence[str], problems: list[str], flags: Mapping[str, Fla
         except ValueError as problem:
             layer.wrong.add(flag.name)
             problems.append(f"{spelling} {problem}")
-    options = {spelling: flag for flag in flags.values() for spelling in (*flag.on, *flag.off)}
+    options = {spelling: flag for flag in flags.values() for spelling in (*flag.on, *flag.off)} if rest else {}
     after_flag = False  # words after an unknown flag are its values, and its problem is told already
     for word in rest:
         if word.startswith("--"):

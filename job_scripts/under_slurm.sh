@@ -20,6 +20,9 @@ state() { # what Slurm thinks of this job; asked again where the controller is t
 }
 
 leave() { # with the status $1; a job that was interrupted is queued again, one that was cancelled (not RUNNING) is not
+    if (($1 > 128)) && [[ -n ${EBT_JOB_RUN_DIR:-} ]]; then # the run was killed, and could not write down its end
+        "${python:?}" -m launch ended "$EBT_JOB_RUN_DIR" "$(readlink "/proc/$$/fd/2")"
+    fi
     # 75: the state is saved; 138 and 143: a signal came before Python listened.
     if [[ $1 =~ ^(75|138|143)$ && $(state) == RUNNING ]] &&
         { [[ -z ${EBT_JOB_RUN_DIR:-} ]] || "${python:?}" -m launch check_progress "$EBT_JOB_RUN_DIR"; }; then

@@ -25,6 +25,7 @@ COMMANDS = {
     "execute": ("launch.execute:execute", "", ""),
     "prepare": ("launch.prepare:prepare_command", "", ""),
     "check_progress": ("launch.prepare:check_progress_command", "", ""),
+    "ended": ("launch.prepare:ended_command", "", ""),
     "begin": ("launch.execute:begin_command", "", ""),
 }
 

@@ -14,6 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from config.errors import UserError
+from runs.folder import run_of
 
 LARGEST = 50_000_000  # bytes of a file that git does not track; beyond that it is data, not code
 SECRETS = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*", "*credentials*", "*secret*")
@@ -22,6 +23,9 @@ MADE = re.compile(r"\.|(logs|build|__pycache__|wandb)$|.*\.egg-info$")  # folder
 
 def own_files(root: Path, logs: Path) -> tuple[list[str], list[str]]:
     """The code's files relative to `root`, and those left out: secrets, and data that git does not track."""
+    if run_of(root):  # complete as it is, and inside of logs
+        files = [file for file in root.rglob("*") if file.is_symlink() or file.is_file()]
+        return sorted(os.path.relpath(file, root) for file in files), []
     tracked = git_files(root, "--cached")
     other = git_files(root, "--others", "--exclude-standard") if tracked else walked_files(root)
     kept: list[str] = []

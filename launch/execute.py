@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from config import RunConfig, parse_command_line
 from config.errors import UserError
@@ -65,6 +66,12 @@ class Order:
     def typed(self) -> str:
         return shlex.join(["bash", "slurm_executor.sh", *self.words])
 
+    def record(self, config: RunConfig, run: Path) -> dict[str, Any]:
+        """For submission.json: what was typed, and what of it another run from the same snapshot is given."""
+        header = Path(self.header.name).stem if self.header else None
+        flags = self.flags + absolute_paths(config, run)
+        return {"typed": self.words, "header": header, "script": self.script, "flags": flags}
+
 
 def script_path(word: str) -> str:
     """The script's path from the checkout's root."""
@@ -88,6 +95,26 @@ def execute(words: list[str]) -> int:
         print(USAGE)
         return 0
     order = Order.read(words)
+    config, whole_script = checked(order)
+    if order.dry_run:
+        print(whole_script(Path(config.logging.logs_dir) / "runs" / DRY), end="")
+        return 0
+    if order.header:
+        need_slurm()
+    folder = make_capsule(order, config, whole_script)
+    keep_plain_copy(folder.path)
+    print(f"run id  {folder.run_id}", flush=True)
+    if order.header is None:
+        os.execvpe("bash", ["bash", str(folder.path / "job_script.slurm")], clean_environment())
+    job = Submission(folder.path).submit()
+    log = folder.path / f"slurm-{job}.log"
+    print(f"job id  {job}\nscript  {folder.path / 'job_script.slurm'}\nlog     {log}")
+    print(f"follow  tail -F {shlex.quote(str(log))}    (squeue -j {job} shows where it stands)")
+    return 0
+
+
+def checked(order: Order) -> tuple[RunConfig, Callable[[Path], str]]:
+    """The settings of the run, and what writes its job script; all that can be wrong is found, and nothing is made."""
     text = read_text(ROOT / order.script, "JOB_SCRIPT")
     check_syntax(text, f"JOB_SCRIPT {shown(order.script)}")
     with chdir(ROOT):  # a path in a flag is seen from there, as it is when a script runs with plain bash
@@ -104,22 +131,8 @@ def execute(words: list[str]) -> int:
         check_syntax(made, order.header.name if order.header else order.script)
         return made
 
-    if order.dry_run:
-        print(whole_script(logs / "runs" / DRY), end="")
-        return 0
-    whole_script(logs / "runs" / DRY)  # all that can be wrong with it is found before anything is made
-    if order.header:
-        need_slurm()
-    folder = make_capsule(order, config, whole_script)
-    keep_plain_copy(folder.path)
-    print(f"run id  {folder.run_id}", flush=True)
-    if order.header is None:
-        os.execvpe("bash", ["bash", str(folder.path / "job_script.slurm")], clean_environment())
-    job = Submission(folder.path).submit()
-    log = folder.path / f"slurm-{job}.log"
-    print(f"job id  {job}\nscript  {folder.path / 'job_script.slurm'}\nlog     {log}")
-    print(f"follow  tail -F {shlex.quote(str(log))}    (squeue -j {job} shows where it stands)")
-    return 0
+    whole_script(logs / "runs" / DRY)
+    return config, whole_script
 
 
 def refuse_resumed(config: RunConfig, order: Order) -> None:
@@ -170,7 +183,7 @@ def make_capsule(order: Order, config: RunConfig, write_script: Callable[[Path],
         write_text(staging / "command.txt", order.typed + "\n")
         write_text(staging / "job_script.slurm", write_script(run))
         state = "submitting" if order.header else "here"
-        write_json(staging / "submission.json", {"typed": order.words, "state": state})
+        write_json(staging / "submission.json", order.record(config, run) | {"state": state})
 
     try:
         return RunFolder.create(config, add)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from config import parse_command_line
 from config.errors import UserError
 from runs import RunFolder
+from runs.attempts import slurm_job
+from runs.causes import OUT_OF_MEMORY, ask_slurm, by_slurm, job_name
+from runs.console import start_mark
 from runs.files import write_json
-from runs.folder import slurm_job
 
 IDENTITY = ("cluster", "job", "array_job", "array_task")
+TAIL = 16_384  # bytes of a log in which srun tells why a process ended
 TRIES = 3  # starts from one and the same step, after which a job is not queued again
 
 
@@ -45,14 +50,28 @@ def check_progress_command(argv: list[str]) -> int:
     return 0
 
 
+def ended_command(argv: list[str]) -> int:
+    """`launch ended RUN LOG`: what the job's script writes down for processes that were killed."""
+    folder, log = RunFolder.open(Path(argv[0])), Path(argv[1])
+    folder.lock()  # or one of them lives
+    folder.close_killed(why_killed(log))
+    return 0
+
+
+def why_killed(log: Path) -> str | None:
+    """What the end of the job's log, and Slurm, say of it; None where they say nothing."""
+    with suppress(OSError), open(log, "rb") as file:
+        file.seek(max(0, os.path.getsize(log) - TAIL))
+        if OUT_OF_MEMORY.search(file.read()):
+            return "out of memory"
+    job = slurm_job()
+    name = job_name(job)
+    return by_slurm(ask_slurm("job", name), int(job.get("restart", 0))) if name else None
+
+
 def keep_job(folder: Path, job: dict[str, Any]) -> None:
-    keep_script(job_name(job), folder / "job_script.slurm")
+    keep_script(job_name(job) or "", folder / "job_script.slurm")
     write_json(folder / "job.json", job)
-
-
-def job_name(job: dict[str, Any]) -> str:
-    """What Slurm calls it; the number alone would stand for all tasks of an array."""
-    return f"{job['array_job']}_{job['array_task']}" if "array_job" in job else job["job"]
 
 
 def folder_of(job: dict[str, Any], logs: Path) -> Path | None:
@@ -88,7 +107,11 @@ def note_start(folder: Path) -> None:
     """Add the step that the job starts from to job.json, and say so if it started from there before."""
     job, step = read_job(folder / "job.json"), RunFolder(folder).newest_step
     job["starts"] = [*starts(job), step]
+    with suppress(OSError):
+        if (log := Path(os.readlink("/proc/self/fd/2"))).is_file():  # wherever sbatch was told to write
+            job["log"] = str(log)
     write_json(folder / "job.json", job)
+    print(start_mark(), file=sys.stderr, flush=True)
     if (before := starts_from(job, step) - 1) > 0:
         print(
             f"warning: this job starts from step {step} again, {before + 1} times now: it was ended before a later "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -26,10 +27,12 @@ class Header:
 
 
 def read_header(root: Path, name: str) -> Header:
-    known = sorted(file.stem for file in (root / HEADERS).glob("*.slurm"))
+    """The header of this name, of `root` or, for a run from an old snapshot on the cluster of today, of EBT_HEADERS."""
+    folder = Path(os.environ.get("EBT_HEADERS") or root / HEADERS)
+    known = sorted(file.stem for file in folder.glob("*.slurm"))
     if name not in known or not re.fullmatch(r"[\w.-]+", name):
         raise UserError(f"HEADER is {name!r}: choose {', '.join(known)}, or add {HEADERS}/NAME.slurm.")
-    lines = read_text(root / HEADERS / f"{name}.slurm", "HEADER").split("\n")
+    lines = read_text(folder / f"{name}.slurm", "HEADER").split("\n")
     commands = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
     return Header(f"{HEADERS}/{name}.slurm", options_of("\n".join(lines)), commands)
 

@@ -23,7 +23,7 @@ SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
 # These would win over the script's own lines and part the job from its run folder.
 OWN = ("JOB_NAME", "OUTPUT", "ERROR", "ARRAY_INX", "WAIT")
 PROCESSES = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-RUN = ("EBT_RUN_DIR", "EBT_JOB_RUN_DIR", "EBT_STEP_OF", "EBT_RANDOM_SEED")
+RUN = ("EBT_RUN_DIR", "EBT_JOB_RUN_DIR", "EBT_STEP_OF", "EBT_RANDOM_SEED", "EBT_LINEAGE", "EBT_HEADERS")
 
 
 def clean_environment() -> dict[str, str]:
@@ -62,8 +62,7 @@ class Submission:
     def submit(self) -> str:
         """The number of the job. Whatever goes wrong is in the record and in one sentence."""
         try:
-            words = ["sbatch", "--hold", "--parsable", str(self.run / "job_script.slurm")]
-            job, _, cluster = self.ask(words).partition(";")
+            job, _, cluster = self.send().partition(";")
             if not re.fullmatch(r"\d+", job):
                 raise UserError(f"sbatch answered {job!r} and not with the number of a job")
         except UserError as error:
@@ -91,12 +90,16 @@ class Submission:
         self.note_if_possible("released")
         return job
 
+    def send(self) -> str:
+        """Give the script to Slurm, held; the answer is JOB, or JOB;CLUSTER."""
+        return self.ask(["sbatch", "--hold", "--parsable", str(self.run / "job_script.slurm")])
+
     def ask(self, words: list[str]) -> str:
         """What a command of Slurm answers; its complaint as a UserError."""
         try:
             done = subprocess.run(
                 words,
-                cwd=self.run / "code",
+                cwd=code if (code := self.run / "code").is_dir() else self.run,
                 env=clean_environment(),
                 capture_output=True,
                 timeout=PATIENCE,
@@ -123,4 +126,6 @@ def complaint(command: str, said: str) -> str:
         return (
             f"{command} cannot reach Slurm ({reason}): its controller is down or SLURM_CONF is wrong; try again later"
         )
+    if command != "sbatch":
+        return f"{command} refused ({reason})"
     return f"{command} refused the job ({reason}): correct the header, or SBATCH_* in the environment"

@@ -6,11 +6,15 @@ The copy is taken where Python writes, so install it before libraries keep a ref
 from __future__ import annotations
 
 import os
+import platform
 import re
 import sys
+import time
 from pathlib import Path
 from typing import IO, Any
 
+# Stands in a log wherever a process takes up a run, so that its attempts can be told apart.
+START = re.compile(r"== (?P<time>\S+) on (?P<host>\S+)(?: as job (?P<job>\S+))? ==")
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 
 
@@ -20,12 +24,22 @@ def settle(line: str) -> str:
     return CONTROL.sub("", shown).rstrip()
 
 
+def start_mark() -> str:
+    """The line that `START` reads."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if array := os.environ.get("SLURM_ARRAY_JOB_ID"):
+        job = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}"
+    where = platform.node() or "here"
+    return f"== {time.strftime('%Y-%m-%dT%H:%M:%S%z')} on {where}{f' as job {job}' if job else ''} =="
+
+
 class CopiedStream:
     """Behaves as the stream it wraps; each finished line also goes to the file."""
 
     def __init__(self, stream: Any, file: IO[str]) -> None:
         self._stream = stream
         self._file = file
+        self.began = file.tell()  # where in the file the part of this process begins
         self._pending = ""
 
     def write(self, text: str) -> int:
@@ -50,6 +64,7 @@ def copy_output(path: Path, pointer: Path | None = None) -> None:
     """Append all of stdout and stderr to `path` too; `pointer` becomes a link to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = open(path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (open until the process ends)
+    print(start_mark(), file=file, flush=True)
     sys.stdout = CopiedStream(sys.stdout, file)
     sys.stderr = CopiedStream(sys.stderr, file)
     if pointer is not None:

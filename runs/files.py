@@ -47,13 +47,20 @@ def append_row(path: Path, row: dict[str, Any]) -> None:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The whole rows of a .jsonl file; what a crash left half-written is passed over."""
+    return rows_of(path.read_bytes()) if path.exists() else []
+
+
+def rows_of(content: bytes) -> list[dict[str, Any]]:
+    try:
+        lines: list[Any] = content.decode().split("\n")
+    except UnicodeDecodeError:
+        lines = content.split(b"\n")  # one by one, so that only those that are no text are lost
     rows = []
-    if path.exists():
-        for line in path.read_bytes().split(b"\n"):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                rows.append(row)
+    for line in filter(None, lines):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
     return rows

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.metadata
 import json
 import os
 import platform
@@ -18,13 +17,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from config import RunConfig
 from config.errors import UserError
 from config.record import to_dict
+from runs import causes
+from runs.attempts import Attempt, is_first_process, merged, slurm_job, stamp
 from runs.files import append_row, read_rows, write_json, write_text
 from runs.signals import GOES_ON, listener
 
@@ -79,8 +80,7 @@ class RunFolder:
 
         add: puts more into the folder before it gets its name.
         """
-        slug = re.sub(r"[^A-Za-z0-9.-]+", "-", config.run.run_name).strip("-.") or "run"
-        run_id = f"{slug[:60]}_{time.strftime('%Y%m%d-%H%M%S')}_{secrets.token_hex(3)}"
+        run_id = new_run_id(config.run.run_name)
         runs = Path(config.logging.logs_dir) / "runs"
         staging = runs / f".{run_id}"
         try:
@@ -147,21 +147,33 @@ class RunFolder:
         """The step of the newest checkpoint, by its name; 0 where there is none."""
         return max((int(file.stem[len("step_") :]) for file in self.checkpoints.glob("step_*.ckpt")), default=0)
 
-    def close_killed(self) -> None:
+    def close_killed(self, cause: str | None = None) -> None:
         """Write down the end of an attempt that could not do so itself, as far as its traces show it.
 
         The folder is locked, so whoever began it is dead. This comes before the metrics are cut back for a resume.
+        cause: why it ended, where the caller knows.
         """
-        rows = read_rows(self.attempts)
-        ended = {row.get("attempt") for row in rows if "end" in row}
-        killed = [row for row in rows if "start" in row and row.get("attempt") not in ended]
-        if not killed:
-            return
-        seen = max(file.stat().st_mtime for file in (self.attempts, self.metrics) if file.exists())
-        steps = [row["step"] for row in read_rows(self.metrics) if isinstance(row.get("step"), int)]
-        for row in killed:
-            last = max(row.get("first_step", 0), self.newest_step, *steps)
-            append_row(self.attempts, end_row(row["attempt"], last, "killed", stamp(seen)))
+        for row in merged(read_rows(self.attempts)):
+            if "start" in row and "end" not in row:
+                seen = max(file.stat().st_mtime for file in (self.attempts, self.metrics) if file.exists())
+                why = cause or causes.of_a_killed(row, slurm_job())
+                self.note_end(row["attempt"], self.seen_step(row), why, seen)
+
+    def seen_step(self, attempt: dict[str, Any]) -> int:
+        """The last step that an attempt shows traces of: in a checkpoint, a row of metrics or its sign of life."""
+        steps = [row.get("step") for row in read_rows(self.metrics)]
+        try:
+            alive = json.loads((self.path / "heartbeat.json").read_bytes())
+            steps.append(alive["step"] if stamp(alive["time"]) >= attempt["start"] else 0)
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # it did not live long enough for one
+        known = [step for step in steps if isinstance(step, int)]
+        return max(attempt.get("first_step", 0), self.newest_step, *known)
+
+    def note_end(self, attempt: int, step: int, cause: str, when: float) -> None:
+        lost = 0 if cause == "finished" else max(0, step - self.newest_step)
+        row = {"attempt": attempt, "end": stamp(when), "last_step": step, "steps_lost": lost, "cause": cause}
+        append_row(self.attempts, row)
 
     @contextmanager
     def attempt(self, config: RunConfig, step: int) -> Iterator[Attempt]:
@@ -180,47 +192,14 @@ class RunFolder:
             attempt.end(max(step, self.newest_step), cause)
             raise
         except BaseException as error:
-            attempt.end(None, f"error: {type(error).__name__}")
+            attempt.end(None, causes.of_error(error))
             raise
 
 
-class Attempt:
-    """One process's work on a run, as rows of attempts.jsonl."""
-
-    def __init__(self, folder: RunFolder, first_step: int) -> None:
-        self.path = folder.attempts
-        self.first_step = first_step
-        self.number = 1 + sum("start" in row for row in read_rows(self.path))
-        self.ended = False
-
-    def begin(self) -> None:
-        row = {"attempt": self.number, "start": stamp(time.time()), "host": platform.node(), "pid": os.getpid()}
-        append_row(self.path, {**row, **slurm_job(), "first_step": self.first_step})
-
-    def end(self, step: int | None, cause: str) -> None:
-        if is_first_process() and not self.ended:
-            append_row(self.path, end_row(self.number, step, cause, stamp(time.time())))
-        self.ended = True
-
-
-def slurm_job() -> dict[str, Any]:
-    """The job that this process belongs to: its id, how often it was queued again, and its nodes."""
-    names = {"job": "SLURM_JOB_ID", "array_job": "SLURM_ARRAY_JOB_ID", "array_task": "SLURM_ARRAY_TASK_ID"}
-    names |= {"restart": "SLURM_RESTART_COUNT", "nodes": "SLURM_JOB_NODELIST", "cluster": "SLURM_CLUSTER_NAME"}
-    return {key: os.environ[name] for key, name in names.items() if name in os.environ}
-
-
-def is_first_process() -> bool:
-    """Whether this is the process that writes the record; the others of a run only compute."""
-    return not any(int(os.environ.get(name) or 0) for name in ("LOCAL_RANK", "SLURM_PROCID", "RANK"))
-
-
-def end_row(attempt: int, step: int | None, cause: str, when: str) -> dict[str, Any]:
-    return {"attempt": attempt, "end": when, "last_step": step, "cause": cause}
-
-
-def stamp(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
+def new_run_id(run_name: str) -> str:
+    """The name, the time and a random part; good for the name of a folder and of a job."""
+    slug = re.sub(r"[^A-Za-z0-9.-]+", "-", run_name).strip("-.") or "run"
+    return f"{slug[:60]}_{time.strftime('%Y%m%d-%H%M%S')}_{secrets.token_hex(3)}"
 
 
 def record(folder: Path, config: RunConfig) -> None:
@@ -235,9 +214,18 @@ def record(folder: Path, config: RunConfig) -> None:
         write_text(folder / "lineage.json", lineage + "\n")
 
 
+def run_of(code: Path) -> Path | None:
+    """The run whose snapshot this code is, for a process that was started from one."""
+    run = os.environ.get(JOB_RUN_DIR)
+    return Path(run) if run and (Path(run) / "code").resolve() == code else None
+
+
 def code_state() -> tuple[dict[str, Any], str]:
     """Commit, branch and the uncommitted diff of the code that runs; empty where there is no git."""
     root = Path(__file__).resolve().parent.parent
+    if run := run_of(root):
+        with suppress(OSError, ValueError):
+            return json.loads((run / "code.json").read_bytes()), (run / "code.diff").read_text()
 
     def git(*words: str) -> str:
         try:
@@ -259,6 +247,8 @@ def code_state() -> tuple[dict[str, Any], str]:
 
 def environment() -> dict[str, Any]:
     """Versions and machine; no environment variable, so no secret."""
+    import importlib.metadata  # here, so that commands which make no run do not wait for it
+
     versions: dict[str, str | None] = {}
     for name in PACKAGES:
         try:

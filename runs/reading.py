@@ -8,20 +8,31 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
 import struct
 import time
 from collections.abc import Iterator
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from config.errors import UserError
-from runs.files import read_rows
+from runs.files import rows_of
 
 WAITING = ("submitting", "held", "released")
 SILENCE = 120.0  # seconds without a heartbeat, and ten times a step, after which a run is called silent
 BEAT = 10.0  # seconds between heartbeats, where steps are shorter
+
+
+class Note(NamedTuple):
+    """One entry of a run's journal. time: seconds since the epoch; tag: TRY, RESULT, IDEA, TODO or UPDATE; done: the
+    time of the TODO or IDEA that this one ticks off."""
+
+    time: float
+    tag: str
+    text: str
+    done: float | None = None
 
 
 class Run:
@@ -49,7 +60,7 @@ class Run:
     def attempts(self) -> list[dict[str, Any]]:
         """One dictionary an attempt: the row of its start, and that of its end unless it runs."""
         merged: dict[Any, dict[str, Any]] = {}
-        for row in read_rows(self.path / "attempts.jsonl"):
+        for row in self.rows("attempts.jsonl"):
             if isinstance(row.get("attempt"), int):
                 merged.setdefault(row["attempt"], {}).update(row)
         return [merged[number] for number in sorted(merged)]
@@ -67,7 +78,8 @@ class Run:
 
     @cached_property
     def submission(self) -> dict[str, Any]:
-        """How far a submission came: state (submitting, held, released, failed, unknown, here), job, error."""
+        """How far a submission came: job, error, state (submitting, held, released, failed, unknown, here, cancelled),
+        and what was typed: header, script, flags."""
         return self.read("submission.json")
 
     @property
@@ -80,23 +92,59 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """All rows of metrics.jsonl; read anew each time, and long for a long run."""
-        return read_rows(self.path / "metrics.jsonl")
+        return self.rows("metrics.jsonl")
 
     @property
-    def is_held(self) -> bool:
-        """Whether a living process holds the run's lock, as far as this machine can tell."""
+    def parent(self) -> str | None:
+        """The run that this one repeats or varies, by lineage.json."""
+        parent = self.read("lineage.json").get("parent")
+        return parent if isinstance(parent, str) else None
+
+    @cached_property
+    def tags(self) -> list[str]:
+        found = self.read_any("tags.json")
+        return [tag for tag in found if isinstance(tag, str)] if isinstance(found, list) else []
+
+    @cached_property
+    def notes(self) -> list[Note]:
+        """The journal: what people wrote about the run, in the order in which they did."""
+        rows = [row for row in self.rows("journal.jsonl") if isinstance(row.get("text"), str)]
+        return [
+            Note(seconds_of(row.get("time")), str(row.get("tag")), row["text"], seconds_of(row.get("done")) or None)
+            for row in rows
+        ]
+
+    def last_metrics(self, size: int = 16_384) -> list[dict[str, Any]]:
+        """The last rows of metrics.jsonl, as many as are whole in its last bytes."""
+        try:
+            with open(self.path / "metrics.jsonl", "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+                return rows_of(file.read())
+        except OSError:
+            return []
+
+    @property
+    def holder(self) -> int:
+        """The process that holds the run's lock, as far as this machine can tell; 0 where there is none."""
         try:
             with open(self.path / "lock", "rb") as file:
                 # F_GETLK asks and takes nothing; a lock tried and given back could turn a starting run away.
                 asked = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-                return struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK
+                kind, *_, process = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, asked))
+                return 0 if kind == fcntl.F_UNLCK else process or -1
         except OSError:
-            return False
+            return 0
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a living process holds the run's lock, as far as this machine can tell."""
+        return self.holder != 0
 
     @property
     def silence(self) -> float:
-        """Seconds since the last sign of life."""
-        return max(0.0, time.time() - number(self.heartbeat.get("time"), 0.0))
+        """Seconds since the last sign of life, a start being one."""
+        started = seconds_of(self.attempts[-1].get("start")) if self.attempts else 0.0
+        return max(0.0, time.time() - max(started, number(self.heartbeat.get("time"), 0.0)))
 
     @property
     def is_silent(self) -> bool:
@@ -109,17 +157,21 @@ class Run:
         prepared, waiting, not submitted, running, silent, killed, finished, interrupted, stopped, cancelled, diverged,
         out of memory, failed
         """
-        if not self.attempts:
-            state = self.submission.get("state")
-            if state in ("failed", "unknown"):
-                return "not submitted"
-            return "waiting" if state in WAITING else "prepared"
-        last = self.attempts[-1]
-        if "end" in last:
-            return state_of(str(last.get("cause", "")))
-        if self.is_held or (self.heartbeat and not self.is_silent):  # the lock of another machine may not be seen here
-            return "silent" if self.heartbeat and self.is_silent else "running"
-        return "killed"
+        last = self.attempts[-1] if self.attempts else {}
+        if "start" in last and "end" not in last:
+            elsewhere = last.get("host") != platform.node()  # and its lock may not be seen here
+            if self.is_held or (elsewhere and self.heartbeat and not self.is_silent):
+                return "silent" if self.heartbeat and self.is_silent else "running"
+        ended = state_of(str(last.get("cause", "killed"))) if last else "prepared"
+        if ended == "finished":
+            return ended
+        submitted, since = self.submission.get("state"), seconds_of(self.submission.get("time"))
+        over = seconds_of(last["end"]) if "end" in last else seconds_of(last["start"]) + 1 if "start" in last else 0.0
+        if submitted in WAITING and since >= over:
+            return "waiting"
+        if submitted == "cancelled" and since >= seconds_of(last.get("start")):
+            return "cancelled"
+        return "not submitted" if submitted in ("failed", "unknown") and not last else ended
 
     @property
     def began(self) -> float:
@@ -127,18 +179,28 @@ class Run:
         words = self.run_id.rsplit("_", 2)
         try:
             return datetime.strptime(words[-2], "%Y%m%d-%H%M%S").timestamp()
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, OverflowError):
             try:
                 return self.path.stat().st_mtime
             except OSError:
                 return 0.0
 
-    def read(self, name: str) -> dict[str, Any]:
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """The rows of a .jsonl file of the folder."""
         try:
-            found = json.loads((self.path / name).read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return {}
+            return rows_of((self.path / name).read_bytes())
+        except OSError:
+            return []
+
+    def read(self, name: str) -> dict[str, Any]:
+        found = self.read_any(name)
         return found if isinstance(found, dict) else {}
+
+    def read_any(self, name: str) -> Any:
+        try:
+            return json.loads((self.path / name).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return None
 
 
 def state_of(cause: str) -> str:
@@ -159,14 +221,29 @@ def number(value: Any, otherwise: float) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
 
 
-def all_runs(logs: Path) -> Iterator[Run]:
-    """Every run of a logs folder, the newest first."""
+def seconds_of(stamp: Any) -> float:
+    """A time of a record, as a text or in seconds, as seconds since the epoch; 0 where it is none."""
+    if isinstance(stamp, int | float):
+        return float(stamp) if 0 < stamp < 1e12 else 0.0
+    try:
+        return datetime.strptime(str(stamp), "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def run_names(logs: Path) -> list[str]:
+    """The folders of every run, the newest first."""
     try:
         with os.scandir(logs / "runs") as entries:
             names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
     except OSError:
         names = []
-    for name in sorted(names, key=lambda name: name.rsplit("_", 2)[-2:], reverse=True):
+    return sorted(names, key=lambda name: name.rsplit("_", 2)[-2:], reverse=True)
+
+
+def all_runs(logs: Path) -> Iterator[Run]:
+    """Every run of a logs folder, the newest first."""
+    for name in run_names(logs):
         yield Run(logs / "runs" / name)
 
 
@@ -176,6 +253,13 @@ def find_run(logs: Path, wanted: str) -> Run:
     if os.sep in wanted and (Path(wanted) / "config.json").is_file():
         return Run(Path(wanted))
     runs = list(all_runs(logs))
+    if found := meant(runs, wanted):
+        return found
+    raise UserError(unknown_run(logs, wanted, runs))
+
+
+def meant(runs: list[Run], wanted: str) -> Run | None:
+    """The one of these runs, given with the newest first, that a person means."""
     if wanted == "last" and runs:
         return runs[0]
     for fits in (
@@ -187,7 +271,7 @@ def find_run(logs: Path, wanted: str) -> Run:
     ):
         if found := next(filter(fits, runs), None):
             return found
-    raise UserError(unknown_run(logs, wanted, runs))
+    return None
 
 
 def unknown_run(logs: Path, wanted: str, runs: list[Run]) -> str:

@@ -1,6 +1,7 @@
 """Checkpoints that survive: written whole or not at all, verified when read, exact when resumed.
 
 A checkpoint is the state before a batch is trained on: all earlier batches, their validation included, are done.
+One that was saved during a validation says so (`validation_due`), and whoever resumes it begins with that validation.
 It holds tensors and plain values only, so reading one never runs code.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,6 +133,12 @@ def between_batches(loops: dict[str, Any], step: int) -> dict[str, Any]:
     return {**loops, "fit_loop": fit}
 
 
+class NotSaved(StopRun):
+    """The disk refused a checkpoint."""
+
+    cause = "error: a checkpoint could not be written"
+
+
 class Checkpoints(pl.Callback):
     """Saves every n steps, after one of the best validations, and at the end; keeps the newest and the best."""
 
@@ -142,8 +150,12 @@ class Checkpoints(pl.Callback):
         self.saved_step = -1
         self.candidate: float | None = None  # measured since the last save
         self.resumed_rng: dict[str, Any] | None = None
+        self.rng_before_validation: dict[str, Any] | None = None  # while one runs
+        self.validation_due = False  # of the checkpoint that was loaded
+        self.seconds = 0.0  # that the last save took
+        self.saved_at = time.monotonic()
         self.rollback = settings.divergence_guard == "rollback"
-        self.start_is_due = False  # there has to be one to go back to
+        self.start_is_due = False  # a checkpoint before the first batch
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": list(self.best)}
@@ -157,11 +169,13 @@ class Checkpoints(pl.Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        states = [rng_state()]
+        mine = self.rng_before_validation or rng_state()
+        states = [mine]
         if trainer.world_size > 1:
             states = [{}] * trainer.world_size
-            torch.distributed.all_gather_object(states, rng_state())
+            torch.distributed.all_gather_object(states, mine)
         checkpoint["rng"] = states
+        checkpoint["validation_due"] = self.rng_before_validation is not None
         checkpoint["run"] = self.run
         checkpoint["loops"] = between_batches(checkpoint["loops"], trainer.global_step)
 
@@ -170,15 +184,36 @@ class Checkpoints(pl.Callback):
     ) -> None:
         self.saved_step = checkpoint["global_step"]
         self.candidate = None
+        self.validation_due = checkpoint.get("validation_due", False)
         if trainer.global_rank < len(checkpoint["rng"]):
             self.resumed_rng = checkpoint["rng"][trainer.global_rank]
 
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The validation that an interrupted attempt owes, with the random numbers it had."""
+        if not self.validation_due:
+            return
+        self.validation_due = False
+        if self.resumed_rng is not None:
+            set_rng_state(self.resumed_rng)
+        trainer.validating = True
+        trainer.fit_loop.epoch_loop.val_loop.restarting = False
+        trainer.fit_loop.epoch_loop.val_loop.run()
+        trainer.training = True
+        self.resumed_rng = rng_state()
+        self.start_is_due = True  # the one that says so is replaced
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self.rng_before_validation = rng_state()
+
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.rng_before_validation = None
         if not trainer.sanity_checking:
             results = {f"valid_{name}": value for name, value in getattr(pl_module, "results", {}).items()}
             self.candidate = results.get(self.settings.checkpoint_monitor_string)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        # There has to be one to go back to.
         self.start_is_due = self.rollback and not any(self.folder.glob("step_*.ckpt"))
 
     def on_train_batch_start(
@@ -213,11 +248,14 @@ class Checkpoints(pl.Callback):
             self.best = sorted([*self.best, (self.candidate, step)], key=lambda entry: self.badness(entry[0]))
             self.best = self.best[: self.settings.save_top_k_ckpts]
         self.candidate = None
+        began = time.monotonic()
         try:
             trainer.save_checkpoint(self.path(step), weights_only=False)
         except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
-            raise StopRun(self.explain(step, error)) from error
+            raise NotSaved(self.explain(step, error)) from error
         self.saved_step = step
+        self.saved_at = time.monotonic()
+        self.seconds = self.saved_at - began
         if trainer.is_global_zero:
             point("last.ckpt", self.path(step))
             if self.best:

@@ -19,7 +19,7 @@ from runs.files import append_row
 from training.checkpoints import AtomicCheckpointIO, point, whole_checkpoints
 from training.guards import save_batch
 from training.recorder import MetricsFile
-from training.stop import StopRun
+from training.stop import Diverged
 
 MEMORY = 64  # batches that a loss is compared with
 WARM_UP = 20  # batches before a loss is judged
@@ -154,7 +154,7 @@ class DivergenceGuard(pl.Callback):
         if self.rollback:
             self.report(trainer, f"the {name} is {value}", 1 + SUSPECTS, step)
         path = save_batch(self.folder, step, self.batch, trainer.global_rank)
-        raise StopRun(
+        raise Diverged(
             f"the {name} of step {step} is {value}.\n"
             f"  last finite losses:  {listed(self.losses)}\n"
             f"  last gradient norms: {listed(self.norms)}\n"
@@ -184,7 +184,7 @@ class DivergenceGuard(pl.Callback):
         if self.rollback:
             if rollbacks(self.events) >= self.settings.divergence_tries:
                 self.record(trainer, {**event, "action": "stop"})
-                raise StopRun(self.diagnosis())
+                raise Diverged(self.diagnosis())
             skipped = trainer.datamodule.skipped  # type: ignore[attr-defined]
             raise Divergence(self.batch_idx - suspects + 1, self.batch_idx, self.events, skipped)
         self.record(trainer, {**event, "action": "warn"})
@@ -230,7 +230,7 @@ def roll_back(folder: RunFolder, divergence: Divergence, settings: Checkpoint) -
         if found[1]["DataModule"]["batches"] <= divergence.first:
             break
     if found is None:
-        raise StopRun(f"{divergence}, and there is no checkpoint in {folder.checkpoints} to go back to.")
+        raise Diverged(f"{divergence}, and there is no checkpoint in {folder.checkpoints} to go back to.")
     path, checkpoint = found
     data, weights = checkpoint["DataModule"], checkpoint["state_dict"]
     guard = checkpoint["callbacks"].setdefault(DivergenceGuard.__qualname__, {"events": []})

@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from training.stop import StopRun
+from training.stop import Diverged
 
 
 def save_batch(folder: Path, step: int, batch: Any, rank: int = 0) -> Path:
@@ -70,7 +70,7 @@ class Anomaly(pl.Callback):
 
     def stop(self, what: str) -> None:
         path = save_batch(self.folder, self.step, self.batch)
-        raise StopRun(f"--detect_anomaly: at step {self.step}, {what}.\n  its batch: {path}")
+        raise Diverged(f"--detect_anomaly: at step {self.step}, {what}.\n  its batch: {path}")
 
 
 class UnusedParameters(pl.Callback):

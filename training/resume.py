@@ -15,6 +15,7 @@ from config import RunConfig, SettingsError
 from config.flags import FLAGS
 from config.record import from_dict
 from runs import RunFolder, is_first_process
+from runs.files import read_rows, write_text
 from runs.folder import slurm_job
 from training.checkpoints import CheckpointError, newest_checkpoint, read_checkpoint
 from training.recorder import MetricsFile
@@ -23,15 +24,9 @@ from training.recorder import MetricsFile
 FREE_GROUPS = ("logging", "checkpoint", "debugging", "testing")
 FREE_FLAGS = (
     *("run_name", "config", "execution_mode", "num_workers", "prefetch_factor", "pretokenize_dataset", "dataset_dir"),
-    *("max_steps", "max_epochs", "gpus", "cpu_processes", "distributed_strategy", "val_check_interval"),
-    *(
-        "check_val_every_n_epoch",
-        "val_sanity",
-        "deterministic",
-        "set_matmul_precision",
-        "compile_model",
-        "is_random_seed",
-    ),
+    *("max_steps", "max_epochs", "goal", "early_stop", "gpus", "cpu_processes", "distributed_strategy"),
+    *("val_check_interval", "check_val_every_n_epoch", "val_sanity", "deterministic", "set_matmul_precision"),
+    *("compile_model", "is_random_seed"),
 )
 MODEL = ("architecture", "energy", "recipe", "modality", "model_name", "model_size", "tokenizer")
 RESUMED = (*MODEL, "run", "data", "optimizer", "trainer", "checkpoint", "logging")
@@ -86,9 +81,17 @@ def take_up(config: RunConfig, folder: RunFolder) -> tuple[RunConfig, Path | Non
     step = checkpoint["global_step"]
     if is_first_process():
         MetricsFile.cut(folder.metrics, step)
+        if checkpoint.get("validation_due"):
+            forget_validation(folder.metrics, step)
         set_aside(folder, path)
         print(f"going on from step {step} ({path})")
     return config, path, step
+
+
+def forget_validation(metrics: Path, step: int) -> None:
+    """Drop the row of a validation that is run again."""
+    rows = [row for row in read_rows(metrics) if row.get("step") != step or "valid_loss" not in row]
+    write_text(metrics, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def set_aside(folder: RunFolder, path: Path) -> None:

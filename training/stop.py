@@ -9,3 +9,9 @@ class StopRun(RuntimeError):
 
     cause = "stopped"
     status = 1
+
+
+class Diverged(StopRun):
+    """Nothing good follows from the numbers it has come to."""
+
+    cause = "diverged"

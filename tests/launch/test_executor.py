@@ -333,6 +333,21 @@ def test_here_and_now_from_the_snapshot(checkout: Checkout) -> None:
     assert checkout.submission()["state"] == "here" and not (run / "job.json").exists()
 
 
+def test_train_slurm_is_a_script_like_the_others(checkout: Checkout) -> None:
+    script = "job_scripts/train.slurm"
+    checkout.execute(script, "--run_name", "é")
+    assert checkout.heard()["argv"][:2] == ["--run_name", "é"]
+    made = checkout.execute("local_cpu", script, "--run_name", "é", "--dry_run")
+    assert made.index("--time=24:00:00") < made.index("--time=02:00:00"), "the header wins"
+    # As a process of the job that somebody submitted again, from elsewhere.
+    (checkout.run / "heard.json").unlink()
+    inside = {"SLURM_JOB_ID": "5", "EBT_STEP_OF": "5", "SLURM_SUBMIT_DIR": "/", "EBT_JOB_RUN_DIR": str(checkout.run)}
+    command = ["bash", str(checkout.run / "code" / script), "--run_name", "again"]
+    subprocess.run(command, cwd="/", env=checkout.environment(inside), check=True)
+    assert checkout.heard()["argv"] == ["--run_name", "again"]
+    assert checkout.heard()["code"].startswith(str(checkout.run / "code"))
+
+
 def test_the_environment_is_entered_again(checkout: Checkout) -> None:
     made = checkout.execute("local_cpu", SCRIPT, "--dry_run", more={"VIRTUAL_ENV": "/a venv", "CONDA_PREFIX": "/conda"})
     conda, venv = made.index('export CONDA_PREFIX=/conda PATH=/conda/bin:"$PATH"'), made.index("export VIRTUAL_ENV=")

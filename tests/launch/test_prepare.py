@@ -17,6 +17,7 @@ from config.errors import UserError
 from launch.__main__ import main
 from launch.prepare import TRIES, check_progress, folder_of, prepare, starts_from
 from runs import RunFolder
+from runs.console import START
 from tests.conftest import ROOT
 
 JOB = {"SLURM_JOB_ID": "17", "SLURM_CLUSTER_NAME": "test", "SLURM_JOB_NODELIST": "n1"}
@@ -238,7 +239,9 @@ def three_starts(job: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capture
         folder = prepare(["--logs_dir", str(tmp_path)])
         if restart + 1 < TRIES:
             check_progress(folder)
-    assert capsys.readouterr().err.splitlines() == [
+    said = capsys.readouterr().err.splitlines()
+    assert sum(bool(START.fullmatch(line)) for line in said) == TRIES
+    assert [line for line in said if not START.fullmatch(line)] == [
         f"warning: this job starts from step 0 again, {count} times now: it was ended before a later step was saved. "
         "Where its own time limit did that, give it more with sbatch --time."
         for count in (2, 3)

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from config import parse_command_line
+from launch.__main__ import main
 from runs import RunFolder
+from runs.attempts import merged
+from runs.causes import by_slurm, seconds
 from runs.files import append_row, read_rows
-from runs.signals import GOES_ON
+from runs.signals import GOES_ON, listener
 
 ENDED = {"attempt": 1, "end": "x", "last_step": 3, "cause": "finished"}
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    for name in ("LOCAL_RANK", "SLURM_PROCID", "RANK", "EBT_RUN_DIR"):
+    for name in ("LOCAL_RANK", "SLURM_PROCID", "RANK", "EBT_RUN_DIR", "SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
     folder = RunFolder.create(parse_command_line(["--logs_dir", str(tmp_path)]))
     monkeypatch.setenv("EBT_JOB_RUN_DIR", str(folder.path))
@@ -60,7 +67,7 @@ def test_a_killed_attempt_is_closed(folder: RunFolder, steps: list[int], saved: 
     *before, end = taken_up(folder)
     assert len(before) == 3
     assert end.pop("end").startswith("2023-11-1"), "when it was last seen alive, not when that was found"
-    assert end == {"attempt": 2, "last_step": last, "cause": "killed"}
+    assert end == {"attempt": 2, "last_step": last, "steps_lost": last - max([0, *saved]), "cause": "killed"}
     assert len(taken_up(folder)) == 4, "once"
 
 
@@ -74,16 +81,172 @@ def test_a_record_that_was_cut_in_a_row_is_still_closed(folder: RunFolder) -> No
 
 def test_how_an_attempt_ends(folder: RunFolder) -> None:
     config = parse_command_line([])
+    (folder.checkpoints / "step_00000004.ckpt").touch()
     endings: list[tuple[type[BaseException], tuple[Any, ...], str]] = [
         (KeyboardInterrupt, (), "stopped by hand"),
         (SystemExit, (GOES_ON,), "interrupted"),
         (SystemExit, (1,), "error: exit status 1"),
-        (MemoryError, (), "error: MemoryError"),
+        (MemoryError, (), "out of memory"),
+        (RuntimeError, ("[enforce fail] DefaultCPUAllocator: can't allocate memory",), "out of memory"),
+        (type("OutOfMemoryError", (RuntimeError,), {}), ("CUDA out of memory",), "out of memory"),
+        (RuntimeError, ("shapes differ",), "error: RuntimeError"),
     ]
     for kind, words, _ in endings:
         with pytest.raises(kind), folder.attempt(config, 4):
             raise kind(*words)
     rows = read_rows(folder.attempts)
-    assert [row["attempt"] for row in rows] == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert [row["attempt"] for row in rows] == [number for number in range(1, 8) for _ in range(2)]
     assert [row["cause"] for row in rows if "end" in row] == [cause for *_, cause in endings]
-    assert json.loads(folder.attempts.read_text().splitlines()[-1])["cause"] == "error: MemoryError"
+    assert {row["last_step"] for row in rows if "end" in row} == {4}, "no trace of a later step"
+
+
+def test_steps_lost_are_those_since_the_checkpoint_that_the_next_attempt_goes_on_from(folder: RunFolder) -> None:
+    config = parse_command_line([])
+    for step in (6, 8):
+        (folder.checkpoints / f"step_{step:08}.ckpt").touch()
+    append_row(folder.metrics, {"step": 9})
+    with pytest.raises(RuntimeError), folder.attempt(config, 0):
+        raise RuntimeError
+    assert merged(read_rows(folder.attempts))[0]["steps_lost"] == 1
+    with folder.attempt(config, 6) as attempt:  # the checkpoint of step 8 was damaged
+        assert merged(read_rows(folder.attempts))[0]["steps_lost"] == 3
+        attempt.end(12, "finished")
+    with folder.attempt(config, 8):  # of a run that was finished none is lost
+        pass
+    assert merged(read_rows(folder.attempts))[1] | {"start": 0, "end": 0, "host": 0, "pid": 0} == {
+        **{"attempt": 2, "first_step": 6, "start": 0, "host": 0, "pid": 0, "end": 0},
+        **{"last_step": 12, "steps_lost": 0, "cause": "finished"},
+    }
+
+
+def test_the_sign_of_life_of_a_killed_attempt_counts(folder: RunFolder) -> None:
+    with folder.attempt(parse_command_line([]), 2):
+        pass
+    sign = folder.path / "heartbeat.json"
+    for when, last in ((time.time() + 5, 40), (0, 2)):  # the second is that of an attempt before it
+        sign.write_text(json.dumps({"time": when, "step": 40}))
+        assert folder.seen_step(merged(read_rows(folder.attempts))[0]) == last
+    sign.write_text("{")
+    assert folder.seen_step(merged(read_rows(folder.attempts))[0]) == 2
+
+
+SCONTROL = """\
+#!/bin/bash
+[[ "$1 $2 $3 $4" == "show job 17 --oneliner" ]] && echo "JobId=17 JobName=a=b c FIELDS TimeLimit=01:00:00"
+"""
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Inside of job 17, of which Slurm says this."""
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def says(fields: str) -> None:
+        (tmp_path / "scontrol").write_text(SCONTROL.replace("FIELDS", fields))
+        (tmp_path / "scontrol").chmod(0o755)
+
+    return says
+
+
+ENDINGS = [
+    ("JobState=RUNNING Restarts=1 PreemptTime=2026-01-02T00:00:00 StartTime=2026-01-01T23:00:00", "preempted"),
+    ("JobState=RUNNING Restarts=1 PreemptTime=2026-01-01T00:00:00 StartTime=2026-01-01T23:00:00", None),  # earlier
+    ("JobState=RUNNING Restarts=1 PreemptTime=None StartTime=2026-01-01T23:00:00", None),
+    ("JobState=COMPLETING Restarts=2", "requeued"),
+    ("JobState=PENDING Restarts=2", "requeued"),
+    ("JobState=COMPLETING Restarts=1 RunTime=00:59:59", "cancelled"),
+    ("JobState=COMPLETING Restarts=1 RunTime=01:00:02", "time limit"),
+    ("JobState=CANCELLED Restarts=1", "cancelled"),
+    ("JobState=TIMEOUT Restarts=1", "time limit"),
+    ("JobState=NODE_FAIL Restarts=1", "node failure"),
+    ("JobState=OUT_OF_MEMORY Restarts=1", "out of memory"),
+]
+
+
+@pytest.mark.parametrize(("fields", "cause"), ENDINGS)
+def test_slurm_tells_why_it_sent_a_signal(
+    folder: RunFolder, job: Callable[[str], None], fields: str, cause: str | None
+) -> None:
+    job(fields)
+    with folder.attempt(parse_command_line([]), 0) as attempt:
+        attempt.end(3, "interrupted: SIGTERM")
+    assert merged(read_rows(folder.attempts))[0]["cause"] == (cause or "interrupted: SIGTERM")
+
+
+KILLED = [
+    ({}, "0", "node failure"),  # queued again, and no word from its processes
+    ({"signal": "SIGTERM"}, "0", "requeued"),
+    ({"signal": "SIGUSR1"}, "0", "time limit"),
+    ({}, "1", "killed"),  # by a script that outlived it
+    ({"job": "18"}, "0", "killed"),  # Slurm has forgotten it
+    ({"job": "18", "signal": "SIGTERM"}, "0", "interrupted: SIGTERM"),
+    ({"job": "17", "array_job": "17", "array_task": "3"}, "0", "killed"),
+]
+
+
+@pytest.mark.parametrize(("traces", "restart", "cause"), KILLED)
+def test_why_an_attempt_was_killed(
+    folder: RunFolder, job: Callable[[str], None], traces: dict[str, str], restart: str, cause: str
+) -> None:
+    job("JobState=RUNNING Restarts=1")
+    append_row(folder.attempts, {"attempt": 1, "start": "x", "job": "17", "restart": restart, **traces})
+    assert taken_up(folder)[-1]["cause"] == cause
+
+
+def test_a_job_of_before_is_asked_after(
+    folder: RunFolder, job: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job("JobState=CANCELLED Restarts=0")
+    monkeypatch.setenv("SLURM_JOB_ID", "40")
+    append_row(folder.attempts, {"attempt": 1, "start": "x", "job": "17"})
+    assert taken_up(folder)[-1]["cause"] == "cancelled"
+
+
+def test_a_signal_is_on_record_at_once(folder: RunFolder) -> None:
+    with folder.attempt(parse_command_line([]), 0):
+        assert listener.tell is not None
+        listener.tell("SIGTERM")
+        row = merged(read_rows(folder.attempts))[0]
+        assert row["signal"] == "SIGTERM" and row["told"] >= row["start"] and "end" not in row
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=17.0.", "out of memory"),
+        ("srun: error: n1: task 0: Out Of Memory", "out of memory"),
+        ("srun: error: n1: task 0: Killed", "killed"),
+    ],
+)
+def test_what_the_script_writes_down_for_killed_processes(
+    folder: RunFolder, job: Callable[[str], None], tmp_path: Path, said: str, cause: str
+) -> None:
+    job("JobState=RUNNING Restarts=1")
+    (tmp_path / "log").write_text(f"{'earlier words' * 9000}\n{said}\n")
+    append_row(folder.attempts, {"attempt": 1, "start": "x", "job": "17", "restart": "1"})
+    assert main(["ended", str(folder.path), str(tmp_path / "log")]) == 0
+    assert main(["ended", str(folder.path), str(tmp_path / "no log")]) == 0
+    assert [row["cause"] for row in read_rows(folder.attempts) if "end" in row] == [cause], "once"
+
+
+@given(st.integers(0, 9), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
+def test_durations(days: int, hours: int, minutes: int, second: int) -> None:
+    expected = ((days * 24 + hours) * 60 + minutes) * 60 + second
+    assert seconds(f"{days}-{hours:02}:{minutes:02}:{second:02}") == expected
+    assert seconds(f"{days * 24 + hours}:{minutes:02}:{second:02}") == expected
+
+
+@given(st.text(max_size=12))
+def test_what_is_no_duration_is_endless(text: str) -> None:
+    assert seconds(text) == float("inf") or text[:1].isdigit()
+
+
+SAID = st.sampled_from(["", "None", "3", "COMPLETING", "RUNNING", "N/A", "2026-01-01T00:00:00", "²"])
+FIELDS = st.sampled_from(["JobState", "Restarts", "PreemptTime", "StartTime", "RunTime", "TimeLimit"])
+
+
+@given(st.dictionaries(FIELDS, SAID))
+def test_no_answer_of_slurm_is_an_error(fields: dict[str, str]) -> None:
+    assert by_slurm(fields, 0) in (None, "preempted", "requeued", "cancelled", "time limit")

@@ -166,7 +166,7 @@ def test_a_real_run_is_preempted_and_goes_on(cluster: Cluster, corpus: Path, tmp
     node = job.show("BatchHost")
     cluster.run("sbatch", "--partition=urgent", f"--nodelist={node}", "-c2", "--output=/dev/null", "--wrap", "true")
     job.wait_for_state("COMPLETED")
-    assert [row["cause"] for row in attempts(job.run)] == ["interrupted: SIGTERM", "finished"]
+    assert [row["cause"] for row in attempts(job.run)] == ["preempted", "finished"]
     assert [step for step, _ in losses(job.run)] == list(range(1, 301)), "no step is lost or done twice"
     assert len(list((tmp_path / "logs" / "runs").iterdir())) == 1
 

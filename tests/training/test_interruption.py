@@ -6,14 +6,21 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from launch.prepare import prepare
+from launch.trace import first_difference
+from runs import RunFolder
+from runs.files import append_row, read_rows
 from runs.signals import GOES_ON, Listener
 from tests.conftest import Door
 from tests.slurm.jobs import attempts, losses
 from tests.training.test_exact_resume import trace
+from training.interruption import Interruption
+from training.resume import forget_validation
 
 BEFORE_TRAINING = """
     import signal, data
@@ -43,6 +50,16 @@ WHILE_SAVING = """
         write(path, content)
     runs.files.write_atomically = told_while_writing
 """
+IN_VALIDATION = """
+    import signal
+    from training.checkpoints import Checkpoints
+    start = Checkpoints.on_validation_start
+    def told_in_validation(self, trainer, model):
+        start(self, trainer, model)
+        if not trainer.sanity_checking:
+            os.kill(os.getpid(), signal.SIGUSR1)
+    Checkpoints.on_validation_start = told_in_validation
+"""
 AFTER_TRAINING = """
     import signal
     from training.interruption import Interruption
@@ -68,6 +85,14 @@ def pieces(corpus: Path, tmp_path: Path) -> Door:
     return Door(corpus, tmp_path / "pieces")
 
 
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return read_rows(folder / "metrics.jsonl")
+
+
+def validations(folder: Path) -> list[int]:
+    return [row["step"] for row in metrics(folder) if "valid_loss" in row]
+
+
 def as_job(door: Door, monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
     """What a job script does first: one folder for all that is started after it."""
     monkeypatch.setenv("EBT_JOB_RUN_DIR", str(prepare(door.command(*flags)[2:])))
@@ -76,8 +101,10 @@ def as_job(door: Door, monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
 def test_a_run_in_pieces_is_the_whole_run(
     pieces: Door, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = ("--accumulate_grad_batches", "2")
-    whole = Door(corpus, tmp_path / "whole")
+    """Noise and a random number of steps make every random number count."""
+    flags = ("--accumulate_grad_batches", "2", "--val_check_interval", "10")
+    energy = ("--langevin_dynamics_noise", "0.1", "--randomize_mcmc_num_steps", "1")
+    pieces, whole = pieces.ebt(*energy), Door(corpus, tmp_path / "whole").ebt(*energy)
     whole(*flags)
     as_job(pieces, monkeypatch, *flags)
 
@@ -88,19 +115,35 @@ def test_a_run_in_pieces_is_the_whole_run(
     assert sentence in output and "Traceback" not in output
     output = pieces.with_fault(WHILE_SAVING, *flags, "--checkpoint_every_n_steps", "4", status=GOES_ON)
     assert "going on from step 3" in output and "step 4 is saved" in output
+    output = pieces.with_fault(IN_VALIDATION, *flags, status=GOES_ON)
+    assert "step 5 is saved, and the same command goes on from there, with its validation." in output
+    assert validations(pieces.run_folder) == [0], "it did not wait for its end"
     output = pieces.with_fault(AFTER_TRAINING, *flags, status=GOES_ON)
-    assert "going on from step 4" in output
+    assert "going on from step 5" in output and validations(pieces.run_folder) == [0, 5, 6]
     assert "going on from step 6" in pieces(*flags), "all is trained, and the report is still to come"
 
     rows = attempts(pieces.run_folder)
     assert [(row["first_step"], row["last_step"], row["cause"]) for row in rows] == [
-        (0, 3, "interrupted: SIGUSR1"),
-        (3, 4, "interrupted: SIGUSR1"),
-        (4, 6, "interrupted: SIGTERM"),
+        (0, 3, "time limit"),
+        (3, 4, "time limit"),
+        (4, 5, "time limit"),
+        (5, 6, "interrupted: SIGTERM"),
         (6, 6, "finished"),
     ]
+    assert [row["steps_lost"] for row in rows] == [0, 0, 0, 0, 0]
+    assert [row.get("signal") for row in rows] == ["SIGUSR1", "SIGUSR1", "SIGUSR1", "SIGTERM", None]
+    assert all(row["checkpoint_seconds"] > 0 for row in rows[:4])
     assert [step for step, _ in losses(pieces.run_folder)] == [1, 2, 3, 4, 5, 6]
+    assert validations(whole.run_folder) == validations(pieces.run_folder)
+    assert first_difference(metrics(pieces.run_folder), metrics(whole.run_folder)) is None
     assert trace(pieces.run_folder) == trace(whole.run_folder)
+
+
+def test_a_validation_that_is_run_again_stands_there_once(tmp_path: Path) -> None:
+    for row in ({"step": 2, "valid_loss": 3.0}, {"step": 4, "train_loss": 2.0}, {"step": 4, "valid_loss": 2.5}):
+        append_row(tmp_path / "metrics.jsonl", row)
+    forget_validation(tmp_path / "metrics.jsonl", 4)
+    assert metrics(tmp_path) == [{"step": 2, "valid_loss": 3.0}, {"step": 4, "train_loss": 2.0}]
 
 
 def test_two_processes_stop_at_the_same_step(pieces: Door, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +166,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(
     pieces()
     assert [step for step, _ in losses(pieces.run_folder)] == [1, 2, 3, 4, 5, 6], "no step stands there twice"
     killed, finished = attempts(pieces.run_folder)
-    assert (killed["last_step"], killed["cause"]) == (5, "killed")
+    assert (killed["last_step"], killed["steps_lost"], killed["cause"]) == (5, 5, "killed")
     assert (finished["first_step"], finished["cause"]) == (0, "finished")
 
 
@@ -167,4 +210,50 @@ def test_while_training_the_first_signal_is_noted(handlers: None) -> None:
     assert listener.cause == "interrupted" and listener.why == "another of its processes was told to end"
     os.kill(os.getpid(), signal.SIGUSR1)
     os.kill(os.getpid(), signal.SIGTERM)
-    assert listener.cause == "interrupted: SIGUSR1" and listener.why == "the time limit is near (SIGUSR1)"
+    assert listener.cause == "time limit" and listener.why == "the time limit is near (SIGUSR1)"
+
+
+@pytest.mark.parametrize(
+    ("notice", "taken", "every"),
+    [(None, 100.0, None), ((120, "its time limit"), 60.0, None), ((120, "its time limit"), 61.0, 1220.0)],
+)
+def test_a_notice_too_short_to_save_in_is_told_and_the_clock_takes_over(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    notice: tuple[int, str] | None,
+    taken: float,
+    every: float | None,
+) -> None:
+    """The durations of the attempts before are known at the start."""
+    monkeypatch.setattr("training.interruption.shortest", lambda folder: notice)
+    folder = RunFolder(tmp_path)
+    append_row(folder.attempts, {"attempt": 1, "checkpoint_seconds": taken})
+    saved: list[int] = []
+    checkpoints: Any = SimpleNamespace(saved_step=0, seconds=0.0, saved_at=0.0, save=lambda _: saved.append(1))
+    trainer: Any = SimpleNamespace(is_global_zero=True, world_size=1, accumulate_grad_batches=1, global_step=5)
+    callback = Interruption(checkpoints, folder, 2)
+    callback.on_train_start(trainer, None)  # type: ignore[arg-type]
+    assert callback.every == every
+    sentence = (
+        "warning: a checkpoint took 61 s, and between the warning of its time limit and the end this job has 120 s: "
+        "that may be too short to save in, so it also saves every 1220 s. Ask for more with sbatch --signal=USR1@496, "
+        "or on a partition with a longer grace time.\n"
+    )
+    assert capsys.readouterr().out == ("" if every is None else sentence)
+    callback.on_train_batch_start(trainer, None, None, 5)  # type: ignore[arg-type]
+    assert saved == []
+    checkpoints.saved_at -= 1300
+    callback.on_train_batch_start(trainer, None, None, 5)  # type: ignore[arg-type]
+    assert saved == ([] if every is None else [1])
+
+
+def test_how_long_a_checkpoint_takes_is_written_down(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    checkpoints: Any = SimpleNamespace(seconds=0.0)
+    trainer: Any = SimpleNamespace(is_global_zero=True)
+    callback = Interruption(checkpoints, folder, 3)
+    for seconds in (0.0, 2.0, 2.5, 1.0, 4.0):
+        checkpoints.seconds = seconds
+        callback.note_duration(trainer)
+    assert read_rows(folder.attempts) == [{"attempt": 3, "checkpoint_seconds": taken} for taken in (2.0, 4.0)]

@@ -1,0 +1,65 @@
+"""Which cluster a command works on: Slurm where it answers, else this machine."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+from config.errors import UserError
+from launch.execute import ROOT
+from launch.script import HEADERS, Header, read_header
+from launch.slurm import ask
+
+CLUSTERS = ("auto", "slurm", "local", "debug")
+USUAL = "job_scripts/train.slurm"  # what a run goes by that no script was named for
+PATIENCE = 30.0  # seconds that Slurm may take to answer
+
+
+def choose_cluster(wanted: str) -> str:
+    """slurm, local or debug. Where there is a Slurm that does not answer, nobody wants a login node to train."""
+    if wanted not in ("auto", "slurm"):
+        return wanted
+    if shutil.which("sbatch") is None:
+        if wanted == "slurm":
+            raise UserError(
+                "--cluster is slurm: there is no sbatch on this machine; choose local, or go to a login node."
+            )
+        return "local"
+    _, problem = ask("scontrol", "show", "config", patience=PATIENCE)
+    if not problem:
+        return "slurm"
+    reason = problem.partition(": states are")[0]
+    if wanted == "slurm" or re.search("contact|onnect|did not answer", reason):
+        raise UserError(f"{reason}: try again later, or run on this machine with --cluster local.")
+    return "local"  # programs of Slurm without a configuration: there is no cluster
+
+
+def largest_array() -> int:
+    """How many tasks an array may have; Slurm's own default where it does not say."""
+    said, _ = ask("scontrol", "show", "config", patience=PATIENCE)
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
+    return max(1, int(found.group(1)) if found else 1001)
+
+
+def logs_flag(logs: Path) -> str:
+    """What the next command about these logs needs too."""
+    return "" if logs == ROOT / "logs" else f" --logs_dir {shlex.quote(str(logs))}"
+
+
+def header_word(header: Header | None) -> str | None:
+    """The name that --header and slurm_executor.sh know it by."""
+    known = header is not None and Path(header.name).parent == HEADERS
+    return Path(header.name).stem if header and known else None
+
+
+def header_for(name: str | None, cluster: str) -> Header | None:
+    """What to ask Slurm for: the header of that name, else what its script asks for; nothing without Slurm."""
+    if cluster != "slurm":
+        if name is not None:
+            raise UserError(f"--header is {name!r}: it has no effect with --cluster {cluster}; remove one of them.")
+        return None
+    if name is not None:
+        return read_header(ROOT, name)
+    return Header(USUAL, [], [])

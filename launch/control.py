@@ -1,0 +1,186 @@
+"""`python -m launch cancel` and `requeue`: end a run for good, or let it go on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from config.command import CommandParser
+from config.errors import UserError
+from config.flags import shown
+from launch.cluster import logs_flag
+from launch.resubmit import typed_flags
+from launch.slurm import LIVE, WAITS, Answer, Job, ask_for_jobs, standing
+from launch.submit import Submission
+from runs.files import append_row
+from runs.folder import RunError, RunFolder
+from runs.reading import Run, find_run
+
+PATIENCE = 20.0  # seconds in which a cancelled run may save its state while we wait for its last word
+STOPS = "interrupted"  # how a run that was told to end calls it
+
+
+def chosen(prog: str, purpose: str, argv: list[str]) -> tuple[list[Run], Answer]:
+    """The runs that were named, each once, and what Slurm says of them."""
+    parser = CommandParser(prog, purpose)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="id, name, job, path, or last")
+    options = parser.parse_args(argv)
+    found = [find_run(Path(options.logs_dir).absolute(), word) for word in options.runs]
+    runs = list({run.path.resolve(): run for run in found}.values())
+    return runs, ask_for_jobs(runs)
+
+
+def each(runs: list[Run], answer: Answer, act: Callable[[Run, Answer], str]) -> int:
+    """Do it to every run; one that cannot be helped does not keep the others from it."""
+    status = 0
+    for run in runs:
+        try:
+            print(f"{run.run_id}: {act(run, answer)}", flush=True)
+        except UserError as error:
+            print(f"{run.run_id}: {error}", file=sys.stderr)
+            status = 1
+    return status
+
+
+def cancel(argv: list[str]) -> int:
+    purpose = "End runs for good: a running one saves its state first, a waiting one leaves the queue."
+    runs, answer = chosen("python -m launch cancel", purpose, argv)
+    status = each(runs, answer, cancel_one)
+    wait_for_ends([run for run in runs if Run(run.path).submission.get("state") == "cancelled"])
+    return status
+
+
+def cancel_one(run: Run, answer: Answer) -> str:
+    job, now = answer.job_of(run), standing(run, answer)
+    if now.state in ("cancelled", "finished"):
+        return f"nothing to cancel: it is {now}."
+    if job is not None and not job.is_over:
+        submission = note_cancelled(run)
+        try:
+            submission.ask(["scancel", job.name])
+        except UserError:
+            submission.note_if_possible(str(run.submission.get("state")), time=run.submission.get("time"))
+            raise
+        return f"job {job.name} was cancelled while it was {'waiting' if job.state in WAITS else 'running'}."
+    if run.holder and not is_here(run):
+        raise UserError(f"it runs on {shown(host_of(run))} without a job: cancel it there.")
+    if run.holder > 0:
+        note_cancelled(run)
+        os.kill(run.holder, signal.SIGTERM)
+        return f"process {run.holder} of this machine was told to save its state and end."
+    if now.state not in LIVE and now.state not in ("lost", "interrupted"):
+        return f"nothing to cancel: it is {now}."
+    if run.job_name is not None and not answer.is_about(run):
+        why = answer.problem or f"it is a job of cluster {shown(run.job.get('cluster'))}"
+        raise UserError(f"job {run.job_name} cannot be cancelled from here ({why}): try again later, or there.")
+    note_cancelled(run)
+    return "it has no job and no process any more; it is noted as cancelled."
+
+
+def note_cancelled(run: Run) -> Submission:
+    """Before it is told to end, so that nothing takes it for an interruption."""
+    submission = Submission(run.path)
+    try:
+        submission.note("cancelled")
+        return submission
+    except OSError as error:
+        raise UserError(f"{shown(str(run.path))} cannot be written to ({error.strerror}): it was left alone.") from None
+
+
+def host_of(run: Run) -> str:
+    last = run.attempts[-1] if run.attempts else {}
+    return str(last.get("host") or run.read("environment.json").get("host") or "another machine")
+
+
+def is_here(run: Run) -> bool:
+    return host_of(run) == platform.node()
+
+
+def wait_for_ends(runs: list[Run], patience: float = PATIENCE) -> None:
+    """Give the attempts their cause as soon as they have ended; those that take longer are known by submission.json."""
+    begin = time.monotonic()
+    said = False
+    while runs := [run for run in runs if not close_cancelled(Run(run.path))]:
+        if not said and time.monotonic() - begin > 1:
+            print(f"waiting up to {patience:g} s for the end of {len(runs)}; Ctrl-C changes nothing", file=sys.stderr)
+            said = True
+        if time.monotonic() - begin > patience:
+            break
+        time.sleep(0.2)
+
+
+def close_cancelled(run: Run) -> bool:
+    """Whether the run's newest attempt is over; one that was told to end is noted as cancelled."""
+    if not run.attempts:
+        return not run.is_held
+    last = run.attempts[-1]
+    if "end" not in last:
+        if run.state != "cancelled":
+            return False
+        with suppress(RunError, OSError):  # killed before it could say so
+            folder = RunFolder(run.path)
+            folder.lock()
+            folder.close_killed("cancelled")
+        return True
+    if str(last.get("cause", "")).startswith(STOPS) and run.state == "cancelled":
+        append_row(run.path / "attempts.jsonl", {"attempt": last["attempt"], "cause": "cancelled"})
+    return True
+
+
+def requeue(argv: list[str]) -> int:
+    purpose = "Put runs back into the queue; each goes on from its last state, in its own folder."
+    runs, answer = chosen("python -m launch requeue", purpose, argv)
+    return each(runs, answer, requeue_one)
+
+
+def requeue_one(run: Run, answer: Answer) -> str:
+    job, now = answer.job_of(run), standing(run, answer)
+    if now.state == "finished":
+        again = f"python -m launch resubmit {shlex.quote(run.run_id)}{logs_flag(run.path.parent.parent)}"
+        raise UserError(f"it is finished; {again} runs it once more.")
+    if job is not None and not job.is_over:
+        return requeue_job(run, job)
+    if run.is_held:
+        raise UserError(f"it runs on {shown(host_of(run))} without a job, so there is nothing to put into a queue.")
+    if answer.problem:
+        raise UserError(f"{answer.problem}; whether it waits already is not known, so it was left alone.")
+    if not goes_on(run):
+        raise UserError(f"it has no job script of its own; what goes on is: {command_that_goes_on(run)}")
+    job_name = Submission(run.path).submit()
+    step = RunFolder(run.path).newest_step
+    return f"submitted again as job {job_name}; it goes on from step {step}."
+
+
+def requeue_job(run: Run, job: Job) -> str:
+    submission = Submission(run.path)
+    if job.state in WAITS:
+        if job.reason != "JobHeldUser":
+            return f"job {job.name} waits already ({job.reason})."
+        submission.ask(["scontrol", "release", job.name])
+        return f"job {job.name} was held, and is released."
+    submission.ask(["scontrol", "requeue", job.name])
+    return f"job {job.name} saves its state, goes back into the queue and goes on from there."
+
+
+def goes_on(run: Run) -> bool:
+    """Whether the run's job script runs in this very folder when it is submitted again."""
+    try:
+        script = (run.path / "job_script.slurm").read_text(errors="replace")
+    except OSError:
+        return False
+    return f"export EBT_JOB_RUN_DIR={shlex.quote(str(run.path.absolute()))}\n" in script
+
+
+def command_that_goes_on(run: Run) -> str:
+    """What to type: the flags as they were typed, and the newest checkpoint, which names the folder too."""
+    saved = sorted(run.path.absolute().glob("checkpoints/step_*.ckpt"))
+    more = ["--resume_training_ckpt", str(saved[-1])] if saved else []
+    door = ["sbatch", "job_scripts/train.slurm"] if run.job_name else ["python", "train_model.py"]
+    return shlex.join([*door, *typed_flags(run), *more]) + ("" if saved else " (anew: it saved nothing)")

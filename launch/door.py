@@ -1,0 +1,162 @@
+"""`python -m launch submit`: one run through submitit, on Slurm or in the background of this machine.
+
+submitit would have signals, requeues and time limits its own way. So the function that it runs is `exec`: the job's
+first process becomes `bash job_script.slurm` of the run's folder, and from there on signals have the one owner that
+they have in every other job.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import sys
+from contextlib import chdir, redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from config import RunConfig
+from config.command import CommandParser
+from config.errors import UserError
+from config.flags import shown
+from launch.cluster import CLUSTERS, USUAL, choose_cluster, header_for, header_word, logs_flag
+from launch.execute import DRY, Order, checked, keep_plain_copy, make_capsule, script_path
+from launch.script import options_of
+from launch.submit import Submission, clean_environment, complaint
+
+LONGEST = 5_000_000  # minutes: submitit's own limit for a job on this machine, which it must never reach
+USAGE = """\
+python -m launch submit [JOB_SCRIPT] [--header H] [--cluster C] [--dry_run] [flags of train_model.py]"""
+PURPOSE = """\
+Submit one run through submitit; its code, script and settings are kept with it first.
+
+JOB_SCRIPT is such as job_scripts/nlp/pretrain/ebt_s1.sh; without it, train_model.py gets the flags as they are."""
+
+
+@dataclass(frozen=True)
+class Submitted(Order):
+    """An order typed at this door."""
+
+    @property
+    def typed(self) -> str:
+        return shlex.join(["python", "-m", "launch", "submit", *self.words])
+
+    def record(self, config: RunConfig, run: Path) -> dict[str, Any]:
+        return super().record(config, run) | {"header": header_word(self.header)}
+
+
+def submit(argv: list[str]) -> int:
+    """Keep the run, hand it to submitit, and say where it is."""
+    parser = CommandParser("python -m launch submit", PURPOSE, usage=USAGE)
+    parser.add_argument("--header", metavar="H", help="a file of job_scripts/headers/: what to ask Slurm for")
+    parser.add_argument(
+        "--cluster",
+        choices=CLUSTERS,
+        default="auto",
+        help="slurm; local: in the background of this machine; debug: here and now; auto: slurm, else local",
+    )
+    parser.add_argument("--dry_run", action="store_true", help="print the script that would run, and make nothing")
+    script = argv[0] if argv and not argv[0].startswith("-") else USUAL
+    options, flags = parser.parse_known_args(argv[1:] if argv and not argv[0].startswith("-") else argv)
+    if any(word.split("=")[0] == "--logs_dir" for word in argv):
+        flags += ["--logs_dir", options.logs_dir]
+    cluster = choose_cluster(options.cluster)
+    header = header_for(options.header, cluster)
+    order = Submitted(argv, header, script_path(script), flags, options.dry_run)
+    config, write_script = checked(order)
+    logs = Path(config.logging.logs_dir)
+    if found := re.search("%[jtAa]", str(logs)):
+        raise UserError(
+            f"--logs_dir is {str(logs)!r}: submitit would read {found.group()} as the number of a job; "
+            "choose another path, or submit with slurm_executor.sh."
+        )
+    if options.dry_run:
+        print(write_script(logs / "runs" / DRY), end="")
+        return 0
+    run = make_capsule(order, config, write_script).path
+    keep_plain_copy(run)
+    print(f"run id  {run.name}\nscript  {run / 'job_script.slurm'}", flush=True)
+    own = clean_environment()
+    visible_devices = own.get("CUDA_VISIBLE_DEVICES")
+    os.environ.clear()  # submitit gives its own environment to all that it starts
+    os.environ.update(own)
+    if cluster == "debug":
+        run_here(run)
+    if cluster == "slurm":
+        job = ThroughSubmitit(run).submit()
+        print(f"job id  {job}\nlog     {run / f'slurm-{job}.log'}")
+    else:
+        process = run_in_background(run, visible_devices)
+        print(f"process {process}\nlog     {run / 'submitit' / f'{process}_0_log.out'}")
+    print(f"follow  python -m launch logs {run.name} -f{logs_flag(logs)}")
+    return 0
+
+
+class ThroughSubmitit(Submission):
+    """A job of Slurm whose script submitit writes, below the #SBATCH lines of the run's own."""
+
+    def send(self) -> str:
+        from submitit import SlurmExecutor  # here, so that --help does not wait for it
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        options = options_of((self.run / "job_script.slurm").read_text())
+
+        class Executor(SlurmExecutor):
+            def _make_submission_file_text(self, command: str, uid: str) -> str:
+                return "\n".join(["#!/usr/bin/env bash", *options, "export SUBMITIT_EXECUTOR=slurm", command, ""])
+
+            def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+                return ["sbatch", "--hold", str(submission_file_path)]
+
+        # exec: between Slurm and the run's script there is no other process that a signal could end
+        executor = Executor(self.run / "submitit", python=f"exec {shlex.quote(sys.executable)}")
+        script = str(self.run / "job_script.slurm")
+        try:
+            with chdir(self.run / "code"), redirect_stderr(io.StringIO()):
+                return executor.submit(os.execvp, "bash", ["bash", script]).job_id
+        except (FailedJobError, FailedSubmissionError) as error:
+            raise UserError(complaint("sbatch", str(error))) from None
+        except OSError as error:
+            raise UserError(f"sbatch cannot be run ({error.strerror})") from None
+
+
+def run_in_background(run: Path, visible_devices: str | None) -> str:
+    """The process that keeps the run, in a session of its own: the end of the terminal does not end it."""
+    from submitit import LocalExecutor
+
+    executor = LocalExecutor(run / "submitit")
+    executor.update_parameters(timeout_min=LONGEST, stderr_to_stdout=True)
+    # submitit hides all GPUs from what it starts here; the run sees those that were seen before
+    devices = ["-u", "CUDA_VISIBLE_DEVICES"] if visible_devices is None else [f"CUDA_VISIBLE_DEVICES={visible_devices}"]
+    words = ["env", *devices, "bash", str(run / "job_script.slurm")]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for stream in range(3):
+                os.dup2(nowhere, stream)
+            with chdir(run / "code"):
+                os.write(writer, executor.submit(os.execvp, "env", words).job_id.encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader) as answer:
+        process = answer.read()
+    os.waitpid(child, 0)
+    submission = Submission(run)
+    if not process:
+        submission.note_if_possible("failed", error="submitit could not start it")
+        raise UserError(f"submitit could not start the run here. Its record stays in {shown(str(run))}.")
+    submission.note("here", process=int(process))
+    return process
+
+
+def run_here(run: Path) -> None:
+    """Does not return: this process becomes the run."""
+    from submitit import DebugExecutor
+
+    DebugExecutor(run / "submitit").submit(os.execvp, "bash", ["bash", str(run / "job_script.slurm")]).results()

@@ -1,0 +1,236 @@
+"""Who runs and interrupts the runs of a drill: Slurm, or this process with signals in its place."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from config.errors import UserError
+from launch.execute import ROOT
+from launch.prepare import prepare
+from launch.rehearse import active_environment
+from launch.script import Header, read_text, slurm_quoted
+from launch.slurm import GONE, ask
+from launch.submit import clean_environment, complaint
+from runs.reading import Run
+from runs.signals import GOES_ON
+
+READY = "ready_for_the_drill"  # the file by which training/rehearsal.py says that it waits for a signal
+PATIENCE = 600.0  # seconds without any change, after which a run is given up
+MINUTES = 15  # time limit of a job
+Tell = Callable[[str, str], None]
+
+
+class AnyWay(Protocol):
+    """What a player has to know of a way (launch/drill.py)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def plant(self) -> str: ...
+    @property
+    def how(self) -> str: ...
+    @property
+    def is_final(self) -> bool: ...
+
+
+def folder_name(way: AnyWay) -> str:
+    return re.sub(r"\W+", "_", way.name).strip("_")
+
+
+class Player:
+    """Plays all ways in `desk`, each in a logs folder of its own there. cannot: what there is no way to do here."""
+
+    cannot: tuple[str, ...] = ()
+    where = ""
+
+    def __init__(self, desk: Path, flags: list[str]) -> None:
+        self.desk, self.flags = desk, flags
+        self.problems: dict[str, str] = {}
+
+    def logs(self, way: AnyWay) -> Path:
+        return self.desk / folder_name(way)
+
+    def log(self, way: AnyWay) -> Path:
+        return self.logs(way) / "output.log"
+
+    def words(self, way: AnyWay) -> list[str]:
+        return [*self.flags, "--logs_dir", str(self.logs(way))]
+
+    def run(self, way: AnyWay) -> Run | None:
+        """What has become of it; read anew each time."""
+        found = sorted((self.logs(way) / "runs").glob("[!.]*/config.json"))
+        return Run(found[0].parent) if found else None
+
+    def is_ready(self, way: AnyWay) -> bool:
+        run = self.run(way)
+        return run is not None and (run.path / READY).exists()
+
+    def problem(self, way: AnyWay) -> str | None:
+        return self.problems.get(way.name)
+
+    def last_words(self, way: AnyWay) -> str:
+        with suppress(OSError):
+            lines = self.log(way).read_text(errors="replace").strip().splitlines()
+            return lines[-1] if lines else ""
+        return ""
+
+    def play(self, ways: Sequence[AnyWay], tell: Tell) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End what still runs."""
+        raise NotImplementedError
+
+
+class Local(Player):
+    """One run after the other on this machine; what Slurm would start again is started again here."""
+
+    cannot = ("requeue", "cancel")
+    where = "on this machine"
+
+    def __init__(self, desk: Path, flags: list[str]) -> None:
+        super().__init__(desk, flags)
+        self.process: subprocess.Popen[Any] | None = None
+
+    def play(self, ways: Sequence[AnyWay], tell: Tell) -> None:
+        for way in ways:
+            tell(way.name, "trains")
+            folder = prepare(self.words(way))
+            status = self.start(way, folder, way.how)
+            if way.plant:
+                tell(way.name, "goes on")
+                expected = (GOES_ON,) if way.how else (-signal.SIGKILL,)
+                if status not in expected:
+                    self.problems[way.name] = f"its first attempt ended with status {status}: {self.last_words(way)}"
+                status = self.start(way, folder, "")
+            if status:
+                self.problems[way.name] = f"it ended with status {status}: {self.last_words(way)}"
+            tell(way.name, "done")
+
+    def start(self, way: AnyWay, folder: Path, sent: str) -> int:
+        """The exit status of one attempt; a signal is sent as soon as it waits for one."""
+        mine = clean_environment() | {"EBT_JOB_RUN_DIR": str(folder), "EBT_DRILL": way.plant}
+        command = [sys.executable, "train_model.py", *self.words(way)]
+        with open(self.log(way), "ab") as log:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=mine, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        while self.process.poll() is None:
+            if sent and self.is_ready(way):
+                os.killpg(self.process.pid, getattr(signal, f"SIG{sent}"))
+                sent = ""
+            time.sleep(0.05)
+        return self.process.returncode
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+class OnSlurm(Player):
+    """All runs at once, each a job of train.slurm."""
+
+    where = "as jobs"
+
+    def __init__(self, desk: Path, flags: list[str], header: Header) -> None:
+        super().__init__(desk, flags)
+        self.script = desk / "drill.slurm"
+        self.script.write_text(drill_script(header))
+        self.jobs: dict[str, str] = {}
+
+    def play(self, ways: Sequence[AnyWay], tell: Tell) -> None:
+        for way in ways:
+            self.jobs[way.name] = self.submit(way)
+            tell(way.name, "waits in the queue")
+        open_ways = {way.name: way for way in ways}
+        told: set[str] = set()
+        gone: set[str] = set()  # the first attempt is over
+        seen: dict[str, tuple[str, float]] = {}
+        while open_ways:
+            states = self.states()
+            for way in list(open_ways.values()):
+                state = states.get(self.jobs[way.name], "")
+                if way.name in told and state != "RUNNING":
+                    gone.add(way.name)
+                tell(way.name, phase(state, way.name in told, way.name in gone))
+                if way.plant and way.name not in told and self.interrupt(way, state):
+                    told.add(way.name)
+                elif state in GONE and (way.name in told or not way.plant or way.how):
+                    if state != "COMPLETED" and not way.is_final:
+                        self.problems[way.name] = f"its job {self.jobs[way.name]} is {state}: {self.last_words(way)}"
+                    elif way.is_final and state != "CANCELLED":
+                        self.problems[way.name] = f"its job {self.jobs[way.name]} is {state} and not CANCELLED"
+                    tell(way.name, "done")
+                    del open_ways[way.name]
+                # A job may wait in a queue for as long as it likes.
+                before = seen.get(way.name)
+                if before is None or before[0] != state or state in ("PENDING", ""):
+                    seen[way.name] = (state, time.monotonic())
+                elif time.monotonic() - before[1] > PATIENCE:
+                    raise UserError(
+                        f"the job of {way.name!r} ({self.jobs[way.name]}) is {state} for {PATIENCE:.0f} s: "
+                        f"its log is {self.log(way)}."
+                    )
+            time.sleep(0.5)
+
+    def interrupt(self, way: AnyWay, state: str) -> bool:
+        """Do to the job what this way is about, once it is ready for it."""
+        job = self.jobs[way.name]
+        if not way.how:  # it kills itself; Slurm would queue it again if it knew that as the end of a node
+            return state in GONE and self.do("scontrol", "requeue", job)
+        if state != "RUNNING" or not self.is_ready(way):
+            return False
+        words = {"requeue": ("scontrol", "requeue", job), "cancel": ("scancel", job)}
+        return self.do(*words.get(way.how, ("scancel", f"--signal={way.how}", job)))
+
+    def do(self, *words: str) -> bool:
+        _, problem = ask(*words, patience=60)
+        return not problem
+
+    def submit(self, way: AnyWay) -> str:
+        self.logs(way).mkdir()
+        output = slurm_quoted(str(self.log(way)))
+        words = ["sbatch", "--parsable", "--export=ALL", f"--output={output}", str(self.script), *self.words(way)]
+        mine = clean_environment() | {"EBT_DRILL": way.plant}
+        done = subprocess.run(words, cwd=ROOT, env=mine, capture_output=True, text=True, timeout=120)
+        if done.returncode:
+            raise UserError(f"{complaint('sbatch', done.stderr)}.")
+        return done.stdout.strip().splitlines()[-1].partition(";")[0]
+
+    def states(self) -> dict[str, str]:
+        jobs = ",".join(self.jobs.values())
+        said, _ = ask("squeue", "--noheader", "--states=all", f"--jobs={jobs}", "--format=%i|%T")
+        return dict(line.strip().split("|", 1) for line in said.splitlines() if "|" in line)
+
+    def stop(self) -> None:
+        if self.jobs:
+            ask("scancel", *self.jobs.values(), patience=60)
+
+
+def phase(state: str, told: bool, gone: bool) -> str:
+    if state in ("PENDING", ""):
+        return "waits to go on" if told else "waits in the queue"
+    if state in ("RUNNING", "CONFIGURING"):
+        return "goes on" if gone else "is told to end" if told else "trains"
+    return "ends"
+
+
+def drill_script(header: Header) -> str:
+    """job_scripts/train.slurm with what the header asks for and this moment's Python, for a few minutes."""
+    lines = read_text(ROOT / "job_scripts" / "train.slurm", "JOB_SCRIPT").splitlines()
+    own = [line for line in lines if line.startswith("#SBATCH")]
+    body = [line for line in lines if not line.startswith("#")]
+    short = [f"#SBATCH --time={MINUTES}", "#SBATCH --signal=USR1@60", "#SBATCH --job-name=drill"]
+    place = next(number for number, line in enumerate(body) if line.startswith("if "))
+    commands = ["set +u", *header.commands, "set -u", *active_environment(ROOT)]
+    return "\n".join([lines[0], *own, *header.options, *short, *body[:place], *commands, *body[place:]]) + "\n"

@@ -1,0 +1,205 @@
+"""What Slurm says of all jobs, asked once and not waited for long, and what that makes of a run's state.
+
+Nothing here needs accounting: squeue alone is asked, which also knows jobs that ended a few minutes ago.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from config.flags import shown
+from launch.submit import clean_environment
+from runs.reading import Run, seconds_of
+
+PATIENCE = 5.0  # seconds: who looks at a table does not want to wait for a controller that is down
+INSTEAD = "states are as the run folders tell"
+FIELDS = ("%i", "%T", "%r", "%N", "%P", "%S")
+GONE = {  # Slurm's word for a job that is over -> ours
+    "CANCELLED": "cancelled",
+    "FAILED": "failed",
+    "BOOT_FAIL": "failed",
+    "LAUNCH_FAILED": "failed",
+    "DEADLINE": "failed",
+    "TIMEOUT": "interrupted",
+    "PREEMPTED": "interrupted",
+    "NODE_FAIL": "killed",
+    "OUT_OF_MEMORY": "out of memory",
+    "COMPLETED": "interrupted",  # though its run is not finished
+}
+WAITS = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+ENDS = ("COMPLETING", "SIGNALING", "STAGE_OUT")
+CAUSED = ("interrupted", "failed", "killed")
+STOPPED = ("SUSPENDED", "STOPPED")
+LIVE = ("running", "silent", "starting", "suspended", "waiting", "queued again", "held")
+STATES = (
+    *LIVE,
+    *("prepared", "lost", "not submitted", "interrupted", "killed", "failed", "diverged", "out of memory"),
+    *("stopped", "cancelled", "finished"),
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job, or one task of an array (name: 17_3). start: when it began, or is expected to; Slurm's text."""
+
+    name: str
+    state: str
+    reason: str
+    nodes: str
+    partition: str
+    start: str
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in GONE
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All jobs by name; `problem` says why they could not be asked for."""
+
+    jobs: dict[str, Job] = field(default_factory=dict)
+    problem: str = ""
+    cluster: str = ""
+
+    def job_of(self, run: Run) -> Job | None:
+        """The run's job. Two clusters may share a file system, and their jobs have the same numbers."""
+        other = str(run.job.get("cluster", ""))
+        if self.cluster and other and other != self.cluster:
+            return None
+        return self.jobs.get(run.job_name or "")
+
+    def is_about(self, run: Run) -> bool:
+        """Whether a job of this run that is not among them is gone for certain."""
+        other = str(run.job.get("cluster", ""))
+        return not self.problem and (not other or other == self.cluster)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A run's state, what there is to add to it, and its nodes."""
+
+    state: str
+    detail: str = ""
+    nodes: str = ""
+
+    def __str__(self) -> str:
+        between = " " if self.detail.startswith("for ") else ": "
+        return f"{self.state}{between}{self.detail}" if self.detail else self.state
+
+
+def ask(*words: str, patience: float = PATIENCE) -> tuple[str, str]:
+    """What one of Slurm's commands prints, or why it does not."""
+    if shutil.which(words[0]) is None:
+        return "", f"no Slurm on this machine: {INSTEAD}"
+    try:
+        done = subprocess.run(words, env=clean_environment(), capture_output=True, timeout=patience)
+    except subprocess.TimeoutExpired:
+        return "", f"Slurm's controller did not answer ({words[0]}: nothing within {patience:g} s): {INSTEAD}"
+    except OSError as error:
+        return "", f"{words[0]} cannot be run ({error.strerror}): {INSTEAD}"
+    if done.returncode:
+        said = (done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
+        return "", f"no answer from Slurm ({shown(said.split('error: ')[-1].split('fatal: ')[-1])}): {INSTEAD}"
+    return done.stdout.decode(errors="replace"), ""
+
+
+def ask_for_jobs(runs: Iterable[Run]) -> Answer:
+    """The jobs of these runs' owners; nothing is asked where no run has a job."""
+    owners, clusters = set(), set()
+    for run in runs:
+        if run.job_name is not None:
+            clusters.add(run.job.get("cluster"))
+            try:
+                owners.add(str(run.path.stat().st_uid))
+            except OSError:
+                owners.add(str(os.getuid()))
+    if not owners:
+        return Answer()
+    everything = ("--noheader", "--array", "--all", "--states=all", f"--user={','.join(sorted(owners))}")
+    said, problem = ask("squeue", *everything, f"--format={'|'.join(FIELDS)}")
+    if problem:
+        return Answer(problem=problem)
+    return Answer(read_jobs(said), cluster=own_cluster() if clusters - {None} else "")
+
+
+def read_jobs(said: str) -> dict[str, Job]:
+    """The lines of squeue; one that is not as it should be is passed over."""
+    jobs = {}
+    for line in said.split("\n"):
+        words = [word.strip() for word in line.split("|")]
+        if len(words) == len(FIELDS) and words[0] and words[1]:
+            jobs[words[0]] = Job(*words)
+    return jobs
+
+
+def own_cluster() -> str:
+    said, _ = ask("scontrol", "show", "config")
+    found = [line.partition("=")[2].strip() for line in said.splitlines() if line.startswith("ClusterName")]
+    return found[0] if found else ""
+
+
+def standing(run: Run, answer: Answer, state: str = "") -> Standing:
+    """Where the run stands, by its folder (state, if it is known already) and by Slurm."""
+    state = state or run.state
+    last = run.attempts[-1] if run.attempts else {}
+    nodes = str(last.get("nodes") or last.get("host") or "")
+    job = None if state == "finished" else answer.job_of(run)
+    if job is None:
+        if state == "waiting" and run.job_name is not None and answer.is_about(run):
+            return Standing("lost", "its job left the queue without a word")
+        return Standing(state, detail_of(run, state), nodes)
+    if job.state in WAITS:
+        if "Held" in job.reason:
+            return Standing("held", job.reason)
+        return Standing("queued again" if run.attempts else "waiting", "" if job.reason == "None" else job.reason)
+    nodes = job.nodes or nodes
+    if job.state in STOPPED:
+        return Standing("suspended", "", nodes)
+    if job.is_over:
+        if state in ("waiting", "running", "silent", "killed", "interrupted", "prepared"):
+            over = GONE[job.state]
+            said = "" if over == job.state.replace("_", " ").lower() else job.state
+            return Standing(over, detail_of(run, state) if state == over else said, nodes)
+        return Standing(state, detail_of(run, state), nodes)
+    if state in ("running", "silent"):
+        return Standing(state, detail_of(run, state), nodes)
+    if state == "killed" and seconds_of(last.get("start")) >= began(job):  # on a node whose locks are not seen here
+        return Standing("silent", detail_of(run, "silent"), nodes)
+    told = run.submission.get("time") if state == "cancelled" else last.get("end")
+    if job.state in ENDS or (told is not None and seconds_of(told) >= began(job)):
+        return Standing(state, detail_of(run, state), nodes)
+    return Standing("starting", "", nodes)
+
+
+def detail_of(run: Run, state: str) -> str:
+    """How long a silent run is silent, and what an attempt says of its end beyond the one word."""
+    if state == "silent":
+        return f"for {duration(run.silence)}"
+    cause = str(run.attempts[-1].get("cause", "")) if run.attempts else ""
+    return cause.removeprefix("error: ").removeprefix(f"{state}: ") if state in CAUSED and cause != state else ""
+
+
+def began(job: Job) -> float:
+    """Slurm's times are of this machine's zone."""
+    try:
+        return datetime.strptime(job.start, "%Y-%m-%dT%H:%M:%S").timestamp()
+    except ValueError:
+        return 0.0
+
+
+def duration(seconds: float) -> str:
+    """Two units at most: 12s, 3m 20s, 4h 05m, 2d 03h."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600:02}h"

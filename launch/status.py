@@ -1,0 +1,236 @@
+"""`python -m launch status`: where every run stands, by its folder and by Slurm."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from config.command import CommandParser
+from config.flags import shown
+from launch.slurm import LIVE, STATES, Answer, Standing, ask_for_jobs, duration, standing
+from runs.reading import Run, all_runs, find_run, number
+
+NEWEST = 20  # runs shown beside the live ones
+SECONDS = 5.0  # between two looks of --watch
+SETTLED = ("finished", "stopped", "cancelled", "diverged", "failed", "out of memory", "not submitted")
+NUMBERS = ("step", "loss", "rate", "left", "tries")
+COLOURS = {
+    **dict.fromkeys(("running", "starting"), "green"),
+    **dict.fromkeys(("silent", "lost", "killed", "failed", "diverged", "out of memory", "not submitted"), "red"),
+    **dict.fromkeys(("waiting", "queued again", "held", "suspended", "interrupted"), "yellow"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of the table."""
+
+    run: Run
+    standing: Standing
+
+    @property
+    def is_live(self) -> bool:
+        return self.standing.state in LIVE
+
+    def values(self) -> dict[str, Any]:
+        """For --json, and for the table."""
+        run, now = self.run, progress(self.run)
+        left = now.get("seconds_left") if self.standing.state == "running" else None
+        return {
+            "run": run.run_id,
+            "job": run.job_name,
+            "state": self.standing.state,
+            "detail": self.standing.detail or None,
+            "node": self.standing.nodes or None,
+            "step": now.get("step"),
+            "total_steps": now.get("total_steps"),
+            "train_loss": now.get("train_loss"),
+            "valid_loss": now.get("valid_loss"),
+            "tokens_per_second": now.get("tokens_per_second"),
+            "seconds_left": left,
+            "attempts": len(run.attempts),
+        }
+
+
+def status(argv: list[str]) -> int:
+    options = parse(argv)
+    if options.watch is None:
+        show(options)
+    else:
+        watch(options)
+    return 0
+
+
+def parse(argv: list[str]) -> Namespace:
+    parser = CommandParser("python -m launch status", "Where runs stand: the live ones, then the newest.")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="id, name, job or path; nothing for all")
+    parser.add_argument("--all", action="store_true", help=f"all runs, and not only the newest {NEWEST}")
+    parser.add_argument("--state", choices=("live", *STATES), metavar="STATE", help=f"live, {', '.join(STATES)}")
+    parser.add_argument(
+        "--watch", nargs="?", type=pause, const=SECONDS, metavar="SECONDS", help=f"look again and again [{SECONDS:g}]"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a run, one line each")
+    return parser.parse_args(argv)
+
+
+def pause(word: str) -> float:
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 86400:
+        raise ArgumentTypeError(f"{word!r} is no number of seconds from 0.1 to 86400")
+    return seconds
+
+
+def look(options: Namespace) -> tuple[list[Row], Answer, int]:
+    """The rows to show, what Slurm said, and how many runs there are beside them."""
+    logs = Path(options.logs_dir)
+    runs = [find_run(logs, word) for word in options.runs] or list(all_runs(logs))
+    states = [(run, run.state) for run in runs]
+    answer = ask_for_jobs(run for run, state in states if state not in SETTLED)
+    rows = [Row(run, standing(run, answer, state)) for run, state in states]
+    rows.sort(key=lambda row: not row.is_live)  # all_runs has the newest first, and sorting keeps that
+    if options.state:
+        rows = [row for row in rows if row.standing.state == options.state or (options.state == "live" and row.is_live)]
+    if options.runs or options.all or options.state:
+        return rows, answer, 0
+    live = sum(row.is_live for row in rows)
+    return rows[: live + NEWEST], answer, max(0, len(rows) - live - NEWEST)
+
+
+def show(options: Namespace) -> None:
+    rows, answer, more = look(options)
+    if options.json:
+        for row in rows:
+            print(json.dumps({"name": row.run.name, **row.values()}, ensure_ascii=False))
+        if answer.problem:
+            print(answer.problem, file=sys.stderr)
+        return
+    console = Console()
+    console.print(picture(rows, answer, more, options, console.width))
+
+
+def watch(options: Namespace) -> None:
+    """The table, drawn anew until Ctrl-C; where it goes into a file, one below the other."""
+    console = Console()
+    try:
+        if options.json or not console.is_terminal:
+            while True:
+                show(options)
+                sys.stdout.flush()
+                time.sleep(options.watch)
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            while True:
+                clock = Text(time.strftime("%H:%M:%S") + "  Ctrl-C ends this, not the runs", style="dim")
+                rows, answer, more = look(options)
+                live.update(Group(picture(rows, answer, more, options, console.width), clock), refresh=True)
+                time.sleep(options.watch)
+    except KeyboardInterrupt:
+        pass
+
+
+def picture(rows: Sequence[Row], answer: Answer, more: int, options: Namespace, width: int) -> Group:
+    lines: list[Any] = [table(rows, width)] if rows else []
+    if not rows:
+        which = f" whose state is {options.state}" if options.state else ""
+        lines.append(Text(f"{shown(str(Path(options.logs_dir) / 'runs'))} has no runs{which}."))
+    if more:
+        lines.append(Text(f"and {more:,} older: --all shows them", style="dim"))
+    if answer.problem:
+        lines.append(Text(answer.problem, style="yellow"))
+    return Group(*lines)
+
+
+def table(rows: Sequence[Row], width: int) -> Text:
+    """Columns that no row has anything in are left out, so that 80 columns do for the rest.
+
+    One Text and not a rich Table, which takes a millisecond a row.
+    """
+    cells = [cells_of(row) for row in rows]
+    names = [name for name in cells[0] if name in ("run", "state", "step") or any(row[name] for row in cells)]
+    widths = {name: max(len(name), *(cell_len(row[name]) for row in cells)) for name in names}
+    for name, least in (("run", 16), ("state", 12), ("node", 5), ("run", 9)):  # shortened in this order, if need be
+        over = sum(widths.values()) + len(names) - 1 - width
+        if name in widths and over > 0:
+            widths[name] = max(min(least, widths[name]), widths[name] - over)
+    lines = [Text(" ".join(aligned(name, name, widths) for name in names).rstrip(), style="bold")]
+    for row, texts in zip(rows, cells, strict=True):
+        line = Text(" ".join(aligned(name, texts[name], widths) for name in names).rstrip())
+        if (colour := COLOURS.get(row.standing.state)) and "state" in names:
+            first = sum(widths[name] + 1 for name in names[: names.index("state")])
+            line.stylize(colour, first, first + widths["state"])
+        lines.append(line)
+    return Text("\n", no_wrap=True, overflow="crop").join(lines)
+
+
+def aligned(name: str, text: str, widths: dict[str, int]) -> str:
+    """A cell of column `name`, as wide as that is."""
+    if cell_len(text) > widths[name]:
+        text = shortened(text, widths[name], 6 if name == "run" else 0)
+    room = " " * (widths[name] - cell_len(text))
+    return room + text if name in NUMBERS else text + room
+
+
+def shortened(text: str, width: int, end: int) -> str:
+    """The beginning and the last `end` characters: a run is found by the random part at the end of its id."""
+    if len(text) <= width:
+        return text
+    return f"{text[: max(1, width - 1 - end)]}…{text[len(text) - end :] if end else ''}"
+
+
+def cells_of(row: Row) -> dict[str, str]:
+    values = row.values()
+    rate, left, loss = values["tokens_per_second"], values["seconds_left"], values["train_loss"]
+    quick = rate if row.standing.state in ("running", "silent") else None
+    return {
+        "run": shown(values["run"]),
+        "job": shown(values["job"]) if values["job"] else "",
+        "state": shown(str(row.standing)),
+        "node": shown(values["node"]) if values["node"] else "",
+        "step": steps(values["step"], values["total_steps"]),
+        "loss": f"{loss:.3f}" if isinstance(loss, float | int) else "",
+        "rate": f"{compact(quick)}/s" if isinstance(quick, float | int) else "",
+        "left": duration(left) if isinstance(left, float | int) else "",
+        "tries": str(values["attempts"] or ""),
+    }
+
+
+def steps(step: Any, total: Any) -> str:
+    if not isinstance(step, int):
+        return ""
+    return f"{compact(step)}/{compact(total)}" if isinstance(total, int) and total > 0 else compact(step)
+
+
+def compact(value: float) -> str:
+    """At most five characters: 9999, 12.3k, 1.25M."""
+    if value < 10_000:
+        return f"{value:.0f}"
+    for unit in "kMGT":
+        value /= 1000
+        if value < 1000:
+            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}{unit}"
+    return f"{value:.0f}T"
+
+
+def progress(run: Run) -> dict[str, Any]:
+    """Step, losses, rate and time left: the heartbeat's or, where a run has none, the last rows of its metrics."""
+    found = dict(run.heartbeat)
+    for row in [] if "train_loss" in found else run.last_metrics():
+        found |= {name: row[name] for name in ("step", "train_loss", "valid_loss", "tokens_per_second") if name in row}
+    if run.attempts and isinstance(last := run.attempts[-1].get("last_step"), int):
+        found["step"] = last
+    if "total_steps" not in found and (total := number(run.settings.get("max_steps"), 0)) > 0:
+        found["total_steps"] = int(total)
+    return found

@@ -1,0 +1,200 @@
+"""Reads the file of a sweep, YAML or CSV, into rows of flags; nothing in it is ever run."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from config.errors import UserError
+from config.files import yaml_tree
+from config.flags import NAMES, SettingsError, allowed, shown
+from config.parser import unknown
+
+KEYS = ("base", "grid", "rows", "twin")
+MOST = 20_000  # rows; more are a slip of the pen
+EXAMPLE = "write `grid:` with a list for each flag, or `rows:` with a list of flags for each run"
+OWN = {  # flags of a run that a sweep decides for all of its rows
+    "logs_dir": "give --logs_dir to the sweep itself",
+    "resume_training_ckpt": "apply the sweep again, and rows that were interrupted go on",
+}
+
+Row = dict[str, Any]  # {flag: value}, by the flag's usual name
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """name: of the runs, before what differs. rows: each is a run. twin: each EBT has a Transformer++ beside it."""
+
+    name: str
+    rows: list[Row]
+    twin: bool = False
+
+
+def read_sweep(path: Path) -> SweepFile:
+    """The rows of a file; every problem of its form is a line of one error."""
+    problems: list[str] = []
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"FILE is {str(path)!r}: there is no such file; give a YAML or CSV file.") from None
+    except UnicodeError:
+        raise UserError(f"FILE is {str(path)!r}: it is not a UTF-8 text; give a YAML or CSV file.") from None
+    except OSError as error:
+        raise UserError(f"FILE is {str(path)!r}: it cannot be read ({error.strerror}).") from None
+    if path.suffix.lower() == ".csv":
+        found = SweepFile(path.stem, read_table(text, problems))
+    else:
+        found = read_yaml(path, text, problems)
+    if problems:
+        raise SettingsError(problems)
+    if not found.rows:
+        raise UserError(f"FILE is {str(path)!r}: it has no rows; {EXAMPLE}.")
+    return found
+
+
+def read_table(text: str, problems: list[str]) -> list[Row]:
+    """The rows of a CSV file, whose first line names flags; an empty cell leaves its flag out."""
+    try:
+        lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        problems.append(f"it is not valid CSV ({error}): correct it.")
+        return []
+    lines = [line for line in lines if any(cell.strip() for cell in line)]
+    if not lines:
+        return []
+    head, *body = [[cell.strip() for cell in line] for line in lines]
+    for name in dict.fromkeys(head):
+        if head.count(name) > 1:
+            problems.append(f"column {shown(name)} is there twice: keep one.")
+    rows = []
+    for number, cells in enumerate(body, 1):
+        if len(cells) > len(head):
+            problems.append(f"row {number} has {len(cells)} cells, and there are {len(head)} columns: correct it.")
+        rows.append({name: cell for name, cell in zip(head, cells, strict=False) if cell})
+    return usual_names(rows, problems)
+
+
+def read_yaml(path: Path, text: str, problems: list[str]) -> SweepFile:
+    repeated: list[str] = []
+    try:
+        tree = yaml_tree(text, repeated)
+    except RecursionError:
+        raise UserError(f"FILE is {str(path)!r}: it is nested too deeply; {EXAMPLE}.") from None
+    except ValueError as problem:
+        raise UserError(f"FILE is {str(path)!r}: {problem}.") from None
+    problems += [f"{key} is given twice: keep one." for key in repeated]
+    if not isinstance(tree, dict):
+        raise UserError(f"FILE is {str(path)!r}: it is no mapping; {EXAMPLE}.")
+    for key in tree.keys() - set(KEYS):
+        near = difflib.get_close_matches(key, KEYS, 1)
+        what = f"did you mean {near[0]}?" if near else "flags go under base, grid or rows."
+        problems.append(f"{shown(key)} is no part of a sweep: {what}")
+    base = mapping_of(tree.get("base"), "base", problems)
+    grid = mapping_of(tree.get("grid"), "grid", problems)
+    rows = tree.get("rows")
+    if rows is not None and not isinstance(rows, list):
+        problems.append("rows is no list: write each run as `- flag: value`.")
+        rows = None
+    rows = [mapping_of(row, f"row {number}", problems) for number, row in enumerate(rows or [{}], 1)]
+    for name, values in grid.items():
+        if not isinstance(values, list) or not values:
+            problems.append(f"{shown(name)} under grid is {shown(values)}: give a list, such as [1, 2].")
+    twin = tree.get("twin", False)
+    if not isinstance(twin, bool):
+        problems.append(f"twin is {shown(twin)}: write true or false.")
+    if problems or not (tree.get("grid") or tree.get("rows")):
+        return SweepFile(path.stem, [])
+    count = len(rows) * math.prod(len(values) for values in grid.values())
+    if count > MOST:
+        raise UserError(f"FILE is {str(path)!r}: it makes {count:,} rows; a sweep has at most {MOST:,}.")
+    (base,), rows, (grid,) = (usual_names(part, problems) for part in ([base], rows, [grid]))
+    for name in grid:
+        if numbers := [number for number, row in enumerate(rows, 1) if name in row]:
+            problems.append(f"{name} is under grid and in row {numbers[0]}: keep one.")
+    crossed = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return SweepFile(path.stem, [base | row | cell for row in rows for cell in crossed], bool(twin))
+
+
+def mapping_of(value: Any, what: str, problems: list[str]) -> dict[str, Any]:
+    if value is None or isinstance(value, dict):
+        return value or {}
+    problems.append(f"{what} is {shown(value)}: write it as `flag: value`.")
+    return {}
+
+
+def usual_names(rows: Sequence[Mapping[str, Any]], problems: list[str]) -> list[Row]:
+    """The rows with each flag by its usual name; a flag that there is not is told once."""
+    options = {f"--{name}": flag for name, flag in NAMES.items()}
+    found = []
+    told: set[str] = set()
+    for row in rows:
+        named: Row = {}
+        for written, value in row.items():
+            name = written.strip().removeprefix("--")
+            flag = NAMES.get(name)
+            if flag is None:
+                problem = unknown(f"--{name}", options, shown(f"--{name}"), set())
+            elif flag.name in OWN:
+                problem = f"--{flag.name} is not for a row: {OWN[flag.name]}."
+            elif flag.name in named:
+                problem = f"--{flag.name} is given twice, in two spellings: keep one."
+            else:
+                named[flag.name] = value
+                continue
+            if problem not in told:
+                problems.append(problem)
+            told.add(problem)
+        found.append(named)
+    return found
+
+
+def words_of(row: Row, problems: list[str]) -> list[str]:
+    """The row as words after train_model.py; `--flag=value`, so that a value is never taken for a flag."""
+    words: list[str] = []
+    for name, value in row.items():
+        flag = NAMES[name]
+        if value is None:
+            continue
+        if flag.kind is bool:
+            switch = {"true": True, "false": False}.get(str(value).lower())
+            if switch is None:
+                problems.append(f"--{name} is {value!r}: write true or false.")
+            elif switch or flag.off:
+                words.append(flag.spelled(switch))
+        elif flag.kind is tuple:
+            items = value.split() if isinstance(value, str) else value
+            if not isinstance(items, list) or not all(isinstance(item, str) and item[:2] != "--" for item in items):
+                problems.append(f"--{name} is {shown(value)}: give a list of texts.")
+            elif items:
+                words += [f"--{name}={items[0]}", *items[1:]]
+        elif isinstance(value, (dict, list, bool)):
+            where = "; several values to try go under grid" if isinstance(value, list) else ""
+            problems.append(f"--{name} is {shown(value)}: {allowed(flag)}{where}.")
+        else:
+            words.append(f"--{name}={value}")
+    return words
+
+
+def by_row(problems: Iterable[tuple[int, str]]) -> list[str]:
+    """One line a problem, with the numbers of all rows that have it."""
+    numbers: dict[str, list[int]] = {}
+    for number, problem in problems:
+        numbers.setdefault(problem, []).append(number)
+    return [f"{spans(rows)}: {problem}" for problem, rows in numbers.items()]
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """row 3; rows 1, 2, 5; rows 1 to 1000"""
+    parts: list[str] = []
+    for _, run in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        together = [number for _, number in run]
+        far = len(together) > 2
+        parts += [f"{together[0]} to {together[-1]}"] if far else [str(number) for number in together]
+    return ("row " if len(numbers) == 1 else "rows ") + ", ".join(parts)

@@ -1,0 +1,240 @@
+"""python -m launch cancel and requeue: done to the right one, and on record."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch import control
+from launch.__main__ import main
+from runs.files import append_row
+from runs.reading import Run
+from tests.conftest import ROOT
+from tests.launch.written import Programs, began, ended, logs, programs, stamp, write_run
+
+__all__ = ["logs", "programs"]
+SENT = {"state": "released", "job": "7", "time": stamp(2000)}
+# Holds the run's lock as a run does, and says how it ended.
+HOLDER = """\
+import signal, sys
+from pathlib import Path
+from runs import RunFolder
+from runs.files import append_row
+folder = RunFolder(Path(sys.argv[1]))
+folder.lock()
+def end(*_):
+    append_row(folder.attempts, {"attempt": 1, "end": sys.argv[2], "last_step": 5, "cause": "interrupted: SIGTERM"})
+    sys.exit(75)
+signal.signal(signal.SIGTERM, end)
+print("held", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control.wait_for_ends, "__defaults__", (1.5,))
+
+
+def told(capsys: pytest.CaptureFixture[str], logs: Path, command: str, *words: str, status: int = 0) -> str:
+    assert main([command, "--logs_dir", str(logs), *words]) == status
+    out, err = capsys.readouterr()
+    return out + err
+
+
+@pytest.fixture
+def holder(logs: Path) -> Iterator[Any]:
+    """A living process in the run that it is called with."""
+    started: list[subprocess.Popen[str]] = []
+
+    def hold(run: Path) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", HOLDER, str(run), stamp()]
+        process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout and process.stdout.readline() == "held\n"
+        return process
+
+    yield hold
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout
+        process.stdout.close()
+
+
+# -- cancel ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_waiting_job(logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
+    programs.queue("7|PENDING|Priority||main|N/A")
+    programs.put("scancel", "true")
+    run = write_run(logs, "one", submission=SENT)
+    said = told(capsys, logs, "cancel", "one", run.name)
+    assert said == f"{run.name}: job 7 was cancelled while it was waiting.\n", "named twice, done once"
+    assert programs.told("scancel") == ["7"]
+    assert json.loads((run / "submission.json").read_bytes())["state"] == "cancelled"
+    assert Run(run).state == "cancelled"
+    programs.queue("7|CANCELLED|None||main|N/A")
+    assert told(capsys, logs, "cancel", "one") == f"{run.name}: nothing to cancel: it is cancelled.\n"
+
+
+def test_a_cancel_that_slurm_refuses_is_none(
+    logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs.queue("7|PENDING|Priority||main|N/A", "8|PENDING|Priority||main|N/A")
+    programs.put("scancel", '[[ $1 == 8 ]] || { echo "scancel: error: Access denied" >&2; exit 1; }')
+    run = write_run(logs, "one", submission=SENT)
+    other = write_run(logs, "two", submission=SENT | {"job": "8"}, number=2)
+    said = told(capsys, logs, "cancel", "one", "two", status=1)
+    assert f"{run.name}: scancel refused (Access denied)" in said
+    assert f"{other.name}: job 8 was cancelled while it was waiting." in said
+    assert Run(run).state == "waiting" and Run(other).state == "cancelled"
+
+
+def test_a_running_job_ends_as_cancelled(logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
+    programs.queue("7|RUNNING|None|n1|main|N/A")
+    run = write_run(logs, "one", began(1, job="7"), submission=SENT)
+    row = json.dumps(ended(1, "interrupted: SIGTERM", 0))
+    programs.put("scancel", f"echo {shlex.quote(row)} >> {shlex.quote(str(run))}/attempts.jsonl")
+    assert "job 7 was cancelled while it was running." in told(capsys, logs, "cancel", "one")
+    (attempt,) = Run(run).attempts
+    assert attempt["cause"] == "cancelled" and attempt["last_step"] == 9 and Run(run).state == "cancelled"
+
+
+def test_a_process_of_this_machine(logs: Path, holder: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(logs, "one", began(1) | {"host": platform.node()})
+    process = holder(run)
+    assert Run(run).state == "running" and Run(run).holder == process.pid
+    said = told(capsys, logs, "cancel", "one")
+    assert said == f"{run.name}: process {process.pid} of this machine was told to save its state and end.\n"
+    assert process.wait(10) == 75
+    assert Run(run).attempts[0]["cause"] == "cancelled" and Run(run).state == "cancelled"
+
+
+def test_a_job_that_is_killed_before_it_can_say_so(
+    logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs.queue("7|RUNNING|None|n1|main|N/A")
+    programs.put("scancel", "true")
+    run = write_run(logs, "one", began(1, job="7") | {"host": platform.node()}, submission=SENT)
+    told(capsys, logs, "cancel", "one")
+    (attempt,) = Run(run).attempts
+    assert attempt["cause"] == "cancelled" and "end" in attempt and Run(run).state == "cancelled"
+
+
+def test_a_process_of_another_machine_is_left_alone(logs: Path, holder: Any, capsys: Any) -> None:
+    run = write_run(logs, "one", began(1))
+    process = holder(run)
+    said = told(capsys, logs, "cancel", "one", status=1)
+    assert said == f"{run.name}: it runs on elsewhere without a job: cancel it there.\n"
+    assert process.poll() is None and Run(run).state == "running"
+
+
+def test_nothing_to_cancel(logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
+    programs.queue()
+    run = write_run(logs, "one", began(1, job="7"), ended(1, "finished"), submission=SENT)
+    failed = write_run(logs, "two", began(1), ended(1, "error: ValueError"), number=2)
+    lost = write_run(logs, "three", submission=SENT | {"job": "9"}, number=3)
+    assert told(capsys, logs, "cancel", "one", "two", "three").splitlines() == [
+        f"{run.name}: nothing to cancel: it is finished.",
+        f"{failed.name}: nothing to cancel: it is failed: ValueError.",
+        f"{lost.name}: it has no job and no process any more; it is noted as cancelled.",
+    ]
+    assert Run(lost).state == "cancelled" and not programs.told("scancel")
+
+
+def test_no_word_from_slurm(logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
+    programs.put("squeue", "echo down >&2; exit 1")
+    run = write_run(logs, "one", submission=SENT)
+    said = told(capsys, logs, "cancel", "one", status=1)
+    assert "job 7 cannot be cancelled from here (no answer from Slurm (down): " in said
+    assert told(capsys, logs, "requeue", "one", status=1).endswith("so it was left alone.\n")
+    programs.queue("7|PENDING|Priority||main|N/A")
+    (run / "job.json").write_text('{"job": "7", "cluster": "far"}')
+    assert "(it is a job of cluster far): try again later, or there." in told(capsys, logs, "cancel", "one", status=1)
+    assert Run(run).state == "waiting"
+
+
+def test_one_that_takes_its_time(logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
+    programs.queue("7|RUNNING|None|n1|main|N/A")
+    programs.put("scancel", "true")
+    run = write_run(logs, "one", began(1, 0, job="7"), submission=SENT, heartbeat={"time": time.time(), "step": 1})
+    said = told(capsys, logs, "cancel", "one")
+    assert said.endswith("waiting up to 1.5 s for the end of 1; Ctrl-C changes nothing\n")
+    assert Run(run).state == "running", "until it has ended; then its submission.json says cancelled"
+    append_row(run / "attempts.jsonl", ended(1, "interrupted: SIGTERM", -5))
+    assert Run(run).state == "cancelled"
+
+
+# -- requeue ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_running_a_waiting_and_a_held_job(logs: Path, programs: Programs, capsys: Any) -> None:
+    programs.queue("7|RUNNING|None|n1|main|N/A", "8|PENDING|Priority||main|N/A", "9|PENDING|JobHeldUser||main|N/A")
+    names = [write_run(logs, f"r{job}", submission=SENT | {"job": str(job)}, number=job).name for job in (7, 8, 9)]
+    assert told(capsys, logs, "requeue", "r7", "r8", "r9").splitlines() == [
+        f"{names[0]}: job 7 saves its state, goes back into the queue and goes on from there.",
+        f"{names[1]}: job 8 waits already (Priority).",
+        f"{names[2]}: job 9 was held, and is released.",
+    ]
+    assert programs.told("scontrol") == ["requeue 7", "release 9"]
+
+
+def test_a_job_that_is_gone_is_submitted_again(logs: Path, programs: Programs, capsys: Any) -> None:
+    programs.queue()
+    programs.put("sbatch", "echo 12")
+    run = write_run(logs, "one", began(1, job="7"), ended(1, "error: OSError"), submission=SENT, job={"job": "7"})
+    (run / "code").mkdir()
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "step_00000040.ckpt").touch()
+    script = run / "job_script.slurm"
+    script.write_text(f"#!/bin/bash\nexport EBT_JOB_RUN_DIR={shlex.quote(str(run))}\n")
+    said = told(capsys, logs, "requeue", "one")
+    assert said == f"{run.name}: submitted again as job 12; it goes on from step 40.\n"
+    assert programs.told("sbatch") == [f"--hold --parsable {script}"] and programs.told("scontrol")[-1] == "release 12"
+    assert json.loads((run / "job.json").read_bytes()) == {"job": "12"} and Run(run).state == "waiting"
+
+
+def test_what_cannot_be_queued_again_says_what_goes_on(
+    logs: Path, programs: Programs, holder: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs.queue()
+    programs.put("sbatch", "echo 12")
+    done = write_run(logs, "done", began(1), ended(1, "finished"))
+    plain = write_run(logs, "plain", began(1), ended(1, "killed"), number=1)
+    (plain / "command.txt").write_text("python /x/train_model.py --run_name 'a b'\n")
+    (plain / "job_script.slurm").write_text("#!/bin/bash\nexport EBT_JOB_RUN_DIR=/of/another\n")
+    here = write_run(logs, "here", began(1) | {"host": platform.node()}, number=2)
+    holder(here)
+    said = told(capsys, logs, "requeue", "done", "plain", "here", status=1)
+    assert f"{done.name}: it is finished; python -m launch resubmit {done.name} --logs_dir {logs} runs it once" in said
+    assert (
+        f"{plain.name}: it has no job script of its own; what goes on is: "
+        "python train_model.py --run_name 'a b' (anew: it saved nothing)" in said
+    )
+    assert f"{here.name}: it runs on {platform.node()} without a job, so there is nothing to put into a queue." in said
+    assert not programs.told("sbatch")
+
+
+def test_a_folder_of_somebody_else_is_left_alone(
+    logs: Path, holder: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(logs, "one", began(1) | {"host": platform.node()})
+    process = holder(run)
+
+    def refuse(self: object, state: str, **more: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(control.Submission, "note", refuse)
+    said = told(capsys, logs, "cancel", "one", status=1)
+    assert f"{run} cannot be written to (Permission denied): it was left alone." in said
+    assert process.poll() is None

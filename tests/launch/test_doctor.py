@@ -1,0 +1,222 @@
+"""The doctor where there is no Slurm, and what it makes of what a job may find."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import launch.doctor
+import launch.examination
+from launch.__main__ import main
+from launch.doctor import header_text
+from launch.examination import Finding, accounting, cores, environment, grace, requeue, seen_from_nodes, signals
+from launch.probe import findings, is_locked, renames
+from launch.script import options_of
+from runs.notice import kill_wait, lead, shortest
+
+LEARNED = {"partition": "main", "cores": "2", "requeue": True, "time": 86400.0, "account": None, "tasks": 1}
+LEARNED |= {"nodes": "1", "gpus": None}
+PROCESS = {"host": "n1", "python": sys.prefix, "cores": 2, "asked": "2", "is_locked": True, "renames": True}
+
+
+@pytest.fixture
+def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.doctor.choose_cluster", lambda wanted: "local")
+
+
+def told(finding: Finding) -> tuple[str, str]:
+    return finding.verdict, f"{finding.found}: {finding.advice}"
+
+
+def test_without_slurm_it_checks_what_there_is(
+    tmp_path: Path, no_slurm: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--logs_dir", str(tmp_path / "logs")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = {line[4:].split("  ")[0].strip(): line.split()[0] for line in lines[:5]}
+    assert found == {"log folder": "ok", "locks": "ok", "renames": "ok", "disk": "ok", "Python": "ok"}
+    assert lines[5] == "There is no Slurm here: signals, requeueing, nodes and accounting were not looked at."
+    assert list((tmp_path / "logs").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_to(no_slurm: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--logs_dir", "/proc/nowhere"]) == 1
+    words = " ".join(capsys.readouterr().out.split())
+    assert words.startswith("fails log folder /proc/nowhere cannot be written to (No such file or directory): choose a")
+
+
+def test_a_full_disk_is_told(no_slurm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.doctor.LOW", 1e18)
+    disk = launch.doctor.files(tmp_path)[-1]
+    assert (disk.what, disk.verdict, disk.advice) == ("disk", "look", "remove runs, or ask for more")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--header", "x"], "--header is 'x': there is no Slurm here that could be asked for it; leave it out."),
+        (["--header_out", "x"], "--header_out is 'x': without Slurm there is nothing to put into a header."),
+        (["--header_out", "../x"], "--header_out is '../x': give a name of letters, digits, _ and -, without .slurm."),
+        (
+            ["--header_out", "local_cpu"],
+            "--header_out is 'local_cpu': job_scripts/headers/local_cpu.slurm exists; choose",
+        ),
+        (["--headr"], "unrecognized arguments: --headr: python -m launch doctor --help shows what there is."),
+    ],
+)
+def test_mistakes(words: list[str], sentence: str, no_slurm: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *words]) == 2
+    assert capsys.readouterr().err.startswith(sentence)
+
+
+def test_what_a_process_finds(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", launch.doctor.HOLD, str(tmp_path / "lock")], stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None and holder.stdout.read(1) == b"x"
+    found = findings(tmp_path, "0")
+    assert found["is_locked"] and found["renames"] and found["python"] == sys.prefix and found["cores"] >= 1
+    holder.kill()
+    holder.communicate()
+    assert not is_locked(tmp_path / "lock") and renames(tmp_path, "x")
+    assert [file.name for file in tmp_path.iterdir()] == ["lock"]
+
+
+def test_signals() -> None:
+    heard = [{"told": 10.5}, {"told": 11.0}]
+    assert told(signals(heard, True, 10.0, True)) == (
+        "ok",
+        "reach all 2 processes within 1.0 s; the script outlives them: ",
+    )
+    assert signals([{"told": None}, {"told": 1.0}], False, 1.0, True).found == "1 of 2 processes were not told"
+    assert told(signals(heard, True, 10.0, False)) == (
+        "fails",
+        "they end the job's script too: the script cannot queue its job again: submit it with --resume_training_ckpt "
+        "last",
+    )
+
+
+def test_grace() -> None:
+    wait = {"KillWait": "30 sec"}
+    assert told(grace({"PreemptMode": "OFF"}, wait))[1].startswith(
+        "jobs of this partition stay; a cancelled one has 30 s"
+    )
+    preempts = {"PreemptMode": "REQUEUE", "GraceTime": "15"}
+    assert grace(preempts, wait).verdict == "ok"
+    short = grace(preempts, {"KillWait": "5 sec"})
+    assert short.verdict == "look" and short.found == "requeue, with 15 + 5 s between notice and end"
+
+
+def test_cores(tmp_path: Path) -> None:
+    patient: Any = type("Patient", (), {"desk": tmp_path})
+    (tmp_path / "inherited-0").write_text("1\n")
+    assert told(cores(patient, [PROCESS]))[1].startswith(
+        "2 asked for, 2 usable by each process; srun has to be told, which the scripts do"
+    )
+    assert cores(patient, [PROCESS, {**PROCESS, "cores": 1}]).verdict == "fails"
+
+
+def test_files_and_python_of_nodes() -> None:
+    assert seen_from_nodes([PROCESS]).verdict == "ok"
+    unseen = seen_from_nodes([PROCESS, {**PROCESS, "host": "n2", "is_locked": False}])
+    assert unseen.verdict == "look" and unseen.found == "a lock of this machine is not seen on n2"
+    assert seen_from_nodes([{**PROCESS, "renames": False}]).verdict == "fails"
+    assert environment([PROCESS]).verdict == "ok"
+    other = environment([{**PROCESS, "python": "/usr"}])
+    assert other.verdict == "fails" and other.found.startswith("jobs run /usr and this is ")
+
+
+def test_a_cluster_that_forbids_requeueing(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = "no answer from Slurm (Requested operation is presently disabled): states are as the run folders tell"
+    monkeypatch.setattr("launch.examination.ask", lambda *words, patience: ("", answer))
+    patient: Any = type("Patient", (), {"job": "17"})
+    assert told(requeue(patient)) == (
+        "fails",
+        "no answer from Slurm (Requested operation is presently disabled): after a time limit, submit again with "
+        "--resume_training_ckpt last",
+    )
+
+
+def test_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.examination.ask", lambda *words, patience: ("", ""))
+    assert accounting({"AccountingStorageType": "accounting_storage/slurmdbd"}).found == "sacct answers"
+    assert accounting({"AccountingStorageType": "accounting_storage/none"}).found.startswith("none")
+
+
+@pytest.mark.parametrize(
+    ("changed", "lines"),
+    [
+        ({}, ["--partition=main", "--cpus-per-task=2", "--time=24:00:00", "--signal=USR1@120", "--requeue"]),
+        ({"requeue": False}, ["--no-requeue"]),
+        ({"account": "lab"}, ["--account=lab"]),
+        ({"time": 240.0}, ["--time=00:04:00", "--signal=USR1@60"]),
+    ],
+)
+def test_the_header_has_what_was_learned(changed: dict[str, Any], lines: list[str]) -> None:
+    text = header_text(LEARNED | changed)
+    assert {f"#SBATCH {line}" for line in lines} <= set(options_of(text))
+    assert "gres" not in text and "##SBATCH --gres=gpu:a100:4" in header_text(LEARNED | {"gpus": "gpu:a100:4"})
+
+
+@pytest.mark.parametrize(
+    ("script", "asked", "seconds"),
+    [
+        ("#SBATCH --signal=USR1@120\n#SBATCH --signal=B:USR1@60\n", "", 60),
+        ("#SBATCH --time=1 --signal USR1@90\n", "", 90),
+        ("#SBATCH --signal=USR1\n", "", None),
+        ("echo --signal=USR1@5\n", "", None),
+        ("#SBATCH --signal=USR1@120\n", "USR1@30", 30),
+    ],
+)
+def test_the_lead_that_a_script_asks_for(
+    script: str, asked: str, seconds: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_SIGNAL", asked)
+    assert lead(script) == seconds
+    assert kill_wait({}) == 30 and kill_wait({"KillWait": "5 sec"}) == 5
+
+
+SLURM = """\
+#!/bin/bash
+case "$*" in
+"show job 17 --oneliner") echo "JobId=17 Partition=main" ;;
+"show partition main --oneliner") echo "PartitionName=main GraceTime=15 PreemptMode=MODE" ;;
+"show config") printf 'KillWait                = 5 sec\\n' ;;
+*) exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("job", "mode", "signal", "notice"),
+    [
+        ("17", "REQUEUE", "USR1@120", (20, "being preempted")),
+        ("17", "REQUEUE", "USR1@10", (10, "its time limit")),
+        ("17", "OFF", "USR1@120", (120, "its time limit")),
+        ("17", "OFF", "USR1", None),
+        ("18", "REQUEUE", "USR1@120", (120, "its time limit")),  # Slurm does not answer
+        ("", "REQUEUE", "USR1@120", None),
+    ],
+)
+def test_the_shortest_notice_of_a_job(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    job: str,
+    mode: str,
+    signal: str,
+    notice: tuple[int, str] | None,
+) -> None:
+    (tmp_path / "scontrol").write_text(SLURM.replace("MODE", mode))
+    (tmp_path / "scontrol").chmod(0o755)
+    (tmp_path / "job_script.slurm").write_text(f"#SBATCH --signal={signal}\n")
+    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SBATCH_SIGNAL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    if job:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+    assert shortest(tmp_path) == notice

@@ -1,0 +1,249 @@
+"""The drill: what it notices, what it refuses, and how it plays a run where there is no Slurm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import launch.players
+from config import parse_command_line
+from launch.__main__ import main
+from launch.drill import AT, EVERY, STEPS, WAYS, WHOLE, judge, small
+from launch.players import Local, drill_script
+from launch.script import Header, check_syntax
+from launch.trace import first_difference
+from runs.files import append_row
+from runs.reading import Run
+from tests.conftest import TINY
+
+# A run as the drill sees it, without torch: it does what EBT_DRILL asks for, and goes on from its last checkpoint.
+STAND_IN = """\
+import os, signal, sys, time
+from pathlib import Path
+sys.path.insert(0, ROOT)
+from runs.files import append_row, read_rows, write_text
+run = Path(os.environ["EBT_JOB_RUN_DIR"])
+way, _, at = os.environ["EBT_DRILL"].partition(":")
+attempt = 1 + len({row["attempt"] for row in read_rows(run / "attempts.jsonl")})
+saved = max([int(file.stem[5:]) for file in (run / "checkpoints").glob("step_*")], default=0)
+if attempt == 2:
+    last = len(read_rows(run / "metrics.jsonl"))
+    if way != "pause":
+        append_row(run / "attempts.jsonl", {"attempt": 1, "end": "x", "cause": "killed", "steps_lost": last - saved})
+    kept = [f'{{"step": {step}, "train_loss": {1 / step}}}\\n' for step in range(1, saved + 1)]
+    write_text(run / "metrics.jsonl", "".join(kept))
+append_row(run / "attempts.jsonl", {"attempt": attempt, "start": "x", "first_step": saved})
+told = []
+for name in ("SIGUSR1", "SIGTERM"):
+    signal.signal(getattr(signal, name), lambda number, frame: told.append(number))
+for step in range(saved, 12):
+    if attempt == 1 and way and step == int(at):
+        if way != "pause":
+            os.killpg(0, signal.SIGKILL)
+        (run / "ready_for_the_drill").touch()
+        while not told:
+            time.sleep(0.01)
+        (run / "checkpoints" / f"step_{step:08}.ckpt").touch()
+        cause = "time limit" if told == [signal.SIGUSR1] else "interrupted: SIGTERM"
+        append_row(run / "attempts.jsonl", {"attempt": 1, "end": "x", "cause": cause, "steps_lost": 0})
+        sys.exit(75)
+    if step == 5:
+        (run / "checkpoints" / "step_00000005.ckpt").touch()
+    append_row(run / "metrics.jsonl", {"step": step + 1, "train_loss": FAULT})
+append_row(run / "attempts.jsonl", {"attempt": attempt, "end": "x", "cause": "finished", "steps_lost": 0})
+"""
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.doctor.choose_cluster", lambda wanted: "local")
+
+
+def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, fault: str = "1 / (step + 1)") -> None:
+    text = STAND_IN.replace("ROOT", repr(str(launch.players.ROOT))).replace("FAULT", fault)
+    (folder / "train_model.py").write_text(text)
+    monkeypatch.setattr("launch.players.ROOT", folder)
+
+
+def test_runs_that_survive_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_slurm: None
+) -> None:
+    stand_in(tmp_path, monkeypatch)
+    assert main(["drill", "--logs_dir", str(tmp_path / "logs"), "--model_size", "4xs"]) == 0
+    said = capsys.readouterr()
+    lines = [line.split() for line in said.out.splitlines()]
+    assert lines[1] == ["way", "attempts", "steps", "lost", "verdict"] and lines[2] == ["uninterrupted", "1", "pass"]
+    assert [line[-3:] for line in lines[3:7]] == [["2", lost, "pass"] for lost in ("0", "0", "2", "5")]
+    assert "Not here, where there is no Slurm: requeued and cancelled." in said.out
+    assert "killed while saving: goes on" in said.err
+    assert list((tmp_path / "logs").iterdir()) == [], "nothing is left of it"
+
+
+def test_a_run_that_differs_fails_and_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_slurm: None
+) -> None:
+    stand_in(tmp_path, monkeypatch, "1 / (step + 1) + 1e-9 * (attempt > 1)")
+    monkeypatch.setattr("launch.drill.WAYS", WAYS[:1])
+    assert main(["drill", "--logs_dir", str(tmp_path / "logs")]) == 1
+    words = " ".join(capsys.readouterr().out.split())
+    (desk,) = (tmp_path / "logs").iterdir()
+    assert f"fail: step {AT + 1}: train_loss is 0.125000001 and not 0.125" in words
+    assert f"The runs and their logs are kept in {desk}." in words and (desk / "time_limit_SIGUSR1" / "runs").is_dir()
+
+
+def test_a_run_that_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_slurm: None
+) -> None:
+    (tmp_path / "train_model.py").write_text("raise SystemExit('no memory')")
+    monkeypatch.setattr("launch.players.ROOT", tmp_path)
+    monkeypatch.setattr("launch.drill.WAYS", WAYS[:1])
+    assert main(["drill", "--logs_dir", str(tmp_path / "logs")]) == 1
+    words = " ".join(capsys.readouterr().out.split())
+    assert "uninterrupted 0 fail: it ended with status 1: no memory" in words
+    assert "fail: there is no uninterrupted run to compare it with" in words
+
+
+def test_a_real_run_that_is_killed_while_saving(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_slurm: None
+) -> None:
+    monkeypatch.setattr("launch.drill.WAYS", [way for way in WAYS if way.plant.startswith("save")])
+    flags = [*TINY, "--dataset_name", "text", "--dataset_dir", str(corpus), "--save_top_k_ckpts", "0"]
+    status = main(["drill", *flags, "--logs_dir", str(tmp_path)])
+    said = capsys.readouterr()
+    assert status == 0, said
+    assert said.out.splitlines()[-2].split() == ["killed", "while", "saving", "2", str(EVERY), "pass"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--only_test"], "--only_test"),
+        (
+            ["--resume_training_ckpt", "last"],
+            "--resume_training_ckpt does not go with a drill, which trains a new run:",
+        ),
+        (["--fast_dev_run"], "--fast_dev_run does not go with a drill, which trains a new run: leave it out."),
+        (["--max_stepz", "3"], "did you mean --max_steps?"),
+        (
+            ["--header", "local_cpu"],
+            "--header is 'local_cpu': there is no Slurm here that could be asked for it; leave",
+        ),
+        (["--logs_dir", "/proc/nowhere"], "--logs_dir is /proc/nowhere: cannot write there (No such file"),
+    ],
+)
+def test_mistakes(words: list[str], sentence: str, no_slurm: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["drill", *words]) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err and said.out == ""
+
+
+def test_the_job_script_has_the_header_and_is_bash() -> None:
+    text = drill_script(Header("x", ["#SBATCH --time=9"], ["module load 'it is'"]))
+    check_syntax(text, "drill")
+    options = [line for line in text.splitlines() if line.startswith("#SBATCH --time")]
+    assert options == ["#SBATCH --time=24:00:00", "#SBATCH --time=9", "#SBATCH --time=15"], "the last one wins"
+    assert text.index("under_slurm.sh") < text.index("module load 'it is'") < text.index("launch prepare")
+
+
+def test_flags_of_a_long_run_become_those_of_a_small_one() -> None:
+    flags = ["--warm_up_steps", "5000", "--max_steps", "100000", "--check_val_every_n_epoch", "1"]
+    config = parse_command_line([*flags, *small(parse_command_line(flags))])
+    assert (config.optimizer.warm_up_steps, config.trainer.max_steps, config.logging.no_wandb) == (4, STEPS, True)
+    config = parse_command_line(small(parse_command_line([])))
+    assert config.trainer.val_check_interval == 4 and config.checkpoint.checkpoint_every_n_steps == EVERY
+
+
+# --- what is compared
+
+rows_of_a_run = st.lists(st.floats(allow_nan=False), min_size=2, max_size=9).map(
+    lambda losses: [{"step": step, "train_loss": loss, "seconds": step} for step, loss in enumerate(losses, 1)]
+)
+
+
+@given(rows_of_a_run, st.data())
+def test_every_difference_is_found(rows: Rows, data: st.DataObject) -> None:
+    assert first_difference([{**row, "seconds": 0, "attempt": 2} for row in rows], rows) is None
+    place = data.draw(st.integers(0, len(rows) - 1))
+    step = rows[place]["step"]
+    assert first_difference(rows[:place] + rows[place + 1 :], rows) == f"step {step} is missing"
+    assert first_difference([*rows, rows[place]], rows) == f"step {step} stands there twice"
+    other = data.draw(st.floats(allow_nan=False).filter(lambda loss: loss != rows[place]["train_loss"]))
+    changed = [*rows[:place], {**rows[place], "train_loss": other}, *rows[place + 1 :]]
+    assert str(first_difference(changed, rows)).startswith(f"step {step}: train_loss is {other!r} and not ")
+    assert first_difference(rows[: place + 1], rows, until=step) is None
+
+
+def test_validations_are_compared_too() -> None:
+    whole = [{"step": 4, "train_loss": 1.0}, {"step": 4, "valid_loss": 2.0}, {"step": 5, "train_loss": 1.0}]
+    assert first_difference([whole[0], whole[2]], whole) == "the validation of step 4 is missing"
+    assert first_difference([*whole, whole[1]], whole) == "the validation of step 4 stands there twice"
+    assert first_difference([*whole, {"step": 6, "train_loss": 1.0}], whole) == "step 6 should not be there"
+    assert first_difference(whole[:1], whole, until=4) is None, "cancelled before its validation"
+
+
+# --- what is judged
+
+
+def fake_run(folder: Path, *attempts: dict[str, Any], steps: int = STEPS) -> Run:
+    folder.mkdir()
+    for number, attempt in enumerate(attempts, 1):
+        append_row(folder / "attempts.jsonl", {"attempt": number, "start": "x", **attempt})
+    for step in range(1, steps + 1):
+        append_row(folder / "metrics.jsonl", {"step": step, "train_loss": 1 / step})
+    (folder / "config.json").write_text(json.dumps({}))
+    return Run(folder)
+
+
+TOLD = {"cause": "time limit", "steps_lost": 0, "last_step": AT}
+DONE = {"cause": "finished", "steps_lost": 0}
+LIMIT, PREEMPTED, REQUEUED, NODE, SAVING, CANCELLED = WAYS
+
+
+@pytest.mark.parametrize(
+    ("way", "attempts", "problem"),
+    [
+        (LIMIT, [TOLD, DONE], None),
+        (LIMIT, [TOLD], "it did not go on: time limit"),
+        (LIMIT, [], "it made no attempt"),
+        (LIMIT, [TOLD, {"cause": "error: X"}], "it did not finish: error: X"),
+        (LIMIT, [{**TOLD, "steps_lost": 1}, DONE], "it lost 1 steps and may lose 0"),
+        (PREEMPTED, [{**TOLD, "cause": "preempted"}, DONE], None),
+        (PREEMPTED, [TOLD, DONE], "attempts.jsonl says 'time limit' and not 'interrupted: SIGTERM'"),
+        (NODE, [{**TOLD, "cause": "node failure", "steps_lost": 2}, DONE], None),
+        (NODE, [{**TOLD, "cause": "node failure", "steps_lost": 3}, DONE], "it lost 3 steps and may lose 2"),
+        (CANCELLED, [{**TOLD, "cause": "cancelled"}], None),
+        (CANCELLED, [{**TOLD, "cause": "cancelled"}, DONE], "it went on after it was cancelled: 2 attempts"),
+        (WHOLE, [DONE], None),
+        (WHOLE, [TOLD], "it did not finish"),
+    ],
+)
+def test_verdicts(way: Any, attempts: Rows, problem: str | None, tmp_path: Path) -> None:
+    whole = fake_run(tmp_path / "whole", DONE)
+    assert judge(way, fake_run(tmp_path / "run", *attempts), whole, None) == problem
+
+
+def test_the_first_attempt_has_to_end_as_it_was_meant_to(tmp_path: Path) -> None:
+    whole, run = fake_run(tmp_path / "whole", DONE), fake_run(tmp_path / "run", TOLD, DONE)
+    assert judge(LIMIT, run, whole, "its first attempt ended with status 1: x") == (
+        "its first attempt ended with status 1: x"
+    )
+    assert judge(LIMIT, None, whole, None) == "it made no run folder"
+
+
+def test_an_interrupted_drill_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train_model.py").write_text("import time; time.sleep(600)")
+    monkeypatch.setattr("launch.players.ROOT", tmp_path)
+    player = Local(tmp_path, [])
+    monkeypatch.setattr("launch.players.time.sleep", lambda seconds: (_ for _ in ()).throw(KeyboardInterrupt))
+    (tmp_path / "uninterrupted").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        player.start(WHOLE, tmp_path, "")
+    player.stop()
+    assert player.process is not None and player.process.poll() == -9

@@ -1,0 +1,268 @@
+"""python -m launch status: one state from two witnesses, a table that fits, and an answer whatever is down."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launch import slurm
+from launch.__main__ import main
+from launch.slurm import FIELDS, GONE, STATES, WAITS, Answer, Job, read_jobs, standing
+from launch.status import compact, shortened
+from runs.reading import Run
+from tests.launch.written import Programs, began, ended, logs, programs, stamp, write_run
+
+__all__ = ["logs", "programs"]
+SOON = "2099-01-01T00:00:00"
+SENT = {"state": "released", "job": "7", "time": stamp(2000)}
+BEAT = {"time": time.time() - 665, "step": 40, "total_steps": 100, "train_loss": 2.5, "tokens_per_second": 12_345.0}
+
+
+def shown_by(capsys: pytest.CaptureFixture[str], logs: Path, *words: str) -> str:
+    assert main(["status", "--logs_dir", str(logs), *words]) == 0
+    return capsys.readouterr().out
+
+
+def row(capsys: pytest.CaptureFixture[str], logs: Path) -> dict[str, Any]:
+    (line,) = shown_by(capsys, logs, "--json").splitlines()
+    return json.loads(line)
+
+
+# -- one state from two witnesses ------------------------------------------------------------------------------------
+
+HOUR_AGO = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 3600))
+FIRST = began(1, 900, job="7")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "submission", "queue", "state"),
+    [
+        ([], SENT, "7|PENDING|Priority||main|N/A", "waiting: Priority"),
+        ([], SENT, "7|PENDING|None||main|N/A", "waiting"),
+        ([], SENT, "7|PENDING|JobHeldUser||main|N/A", "held: JobHeldUser"),
+        ([], SENT, f"7|RUNNING|None|n1|main|{HOUR_AGO}", "starting"),
+        ([], SENT, f"7|CANCELLED|None||main|{HOUR_AGO}", "cancelled"),
+        ([], SENT, f"7|FAILED|None|n1|main|{HOUR_AGO}", "failed"),
+        ([], SENT, f"7|TIMEOUT|None|n1|main|{HOUR_AGO}", "interrupted: TIMEOUT"),
+        ([], SENT, "8|PENDING|Priority||main|N/A", "lost: its job left the queue without a word"),
+        ([], {"state": "failed", "error": "no"}, "", "not submitted"),
+        ([], {"state": "cancelled", "time": stamp()}, "", "cancelled"),
+        ([FIRST], SENT, f"7|RUNNING|None|n1|main|{HOUR_AGO}", "silent for 11m"),
+        ([FIRST], SENT | {"time": FIRST["start"]}, "", "killed"),
+        ([FIRST], SENT | {"time": stamp()}, "", "lost: its job left the queue without a word"),
+        ([FIRST], SENT, f"7|SUSPENDED|None|n1|main|{HOUR_AGO}", "suspended"),
+        ([FIRST], SENT, f"7|NODE_FAIL|None|n1|main|{HOUR_AGO}", "killed"),
+        ([FIRST], SENT, f"7|OUT_OF_MEMORY|None|n1|main|{HOUR_AGO}", "out of memory"),
+        ([FIRST, ended(1, "preempted")], SENT, "7|PENDING|BeginTime||main|N/A", "queued again: BeginTime"),
+        ([FIRST, ended(1, "preempted")], SENT, f"7|COMPLETING|None|n1|main|{HOUR_AGO}", "interrupted: preempted"),
+        ([FIRST, ended(1, "preempted")], SENT, f"7|RUNNING|None|n1|main|{HOUR_AGO}", "interrupted: preempted"),
+        ([FIRST, ended(1, "preempted")], SENT, f"7|RUNNING|None|n1|main|{SOON}", "starting"),
+        ([FIRST, ended(1, "interrupted: USR1")], SENT, f"7|COMPLETED|None|n1|main|{HOUR_AGO}", "interrupted: USR1"),
+        ([FIRST, ended(1, "error: ValueError")], SENT, f"7|FAILED|None|n1|main|{HOUR_AGO}", "failed: ValueError"),
+        ([FIRST, ended(1, "error: ValueError")], SENT | {"time": stamp()}, "7|PENDING|None||main|N/A", "queued again"),
+        ([FIRST, ended(1, "finished")], SENT, "7|RUNNING|None|n1|main|N/A", "finished"),
+        ([FIRST, ended(1, "requeued")], {"state": "cancelled", "time": stamp()}, "", "cancelled"),
+    ],
+)  # fmt: skip
+def test_a_state_of_two_witnesses(
+    logs: Path,
+    programs: Programs,
+    capsys: pytest.CaptureFixture[str],
+    attempts: list[dict[str, Any]],
+    submission: dict[str, Any],
+    queue: str,
+    state: str,
+) -> None:
+    programs.queue(queue)
+    write_run(logs, "one", *attempts, submission=submission, heartbeat=BEAT)
+    found = row(capsys, logs)
+    text = str(slurm.Standing(found["state"], found["detail"] or ""))
+    assert text == state or (found["state"] == "silent" and text.startswith(state))
+
+
+def test_a_task_of_an_array_is_its_own_job(logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
+    programs.queue("17_3|PENDING|Resources||main|N/A", "17_4|RUNNING|None|n2|main|N/A", "17|RUNNING|None|n1|main|N/A")
+    job = {"job": "21", "array_job": "17", "array_task": "3"}
+    write_run(logs, "one", began(1, job="21"), ended(1, "requeued"), job=job)
+    found = row(capsys, logs)
+    assert (found["job"], found["state"], found["detail"]) == ("17_3", "queued again", "Resources")
+    assert "--array" in programs.told("squeue")[0]
+
+
+def test_the_same_number_on_another_cluster_is_another_job(
+    logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs.queue("7|PENDING|Resources||main|N/A")
+    write_run(logs, "one", submission=SENT, job={"job": "7", "cluster": "far"})
+    assert row(capsys, logs)["state"] == "waiting" and row(capsys, logs)["detail"] is None
+    programs.queue("7|PENDING|Resources||main|N/A", cluster="far")
+    assert row(capsys, logs)["detail"] == "Resources"
+
+
+TEXT = st.text(st.characters(exclude_characters="|\n", exclude_categories=["Cs"]), max_size=12).map(str.strip)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(TEXT.filter(bool), TEXT.filter(bool), TEXT, TEXT, TEXT, TEXT),
+        unique_by=lambda job: job[0],
+        max_size=5,
+    )
+)
+def test_what_squeue_prints_is_read(jobs: list[tuple[str, ...]]) -> None:
+    said = "".join("|".join(job) + "\n" for job in jobs)
+    assert list(read_jobs(said).values()) == [Job(*job) for job in jobs]
+
+
+@given(st.text(max_size=200))
+def test_whatever_squeue_prints_is_read(said: str) -> None:
+    for name, job in read_jobs(said).items():
+        assert name == job.name and len(FIELDS) == 6
+
+
+ROWS = st.lists(
+    st.fixed_dictionaries({"attempt": st.integers(1, 3)}, optional={
+        "start": st.sampled_from([stamp(900), "yesterday"]), "end": st.sampled_from([stamp(30), None]),
+        "cause": st.sampled_from(["finished", "killed", "error: x", "", "cancelled"]), "nodes": TEXT,
+    }),
+    max_size=3,
+)  # fmt: skip
+WORDS = st.sampled_from([*GONE, *WAITS, "RUNNING", "COMPLETING", "SUSPENDED", "SOMETHING_NEW"])
+
+
+@given(ROWS, WORDS, st.sampled_from(["released", "cancelled", "failed", "here", None, 3]), TEXT)
+def test_every_run_has_a_state_of_the_list(rows: list[dict[str, Any]], word: str, submitted: Any, start: str) -> None:
+    run = Run(Path("nowhere/a_1_2"))
+    run.__dict__.update(attempts=rows, submission={"state": submitted, "job": "7"}, job={}, heartbeat={})
+    now = standing(run, Answer({"7": Job("7", word, "None", "n1", "main", start)}))
+    assert now.state in STATES
+
+
+# -- Slurm that is not there, or does not answer ---------------------------------------------------------------------
+
+
+def test_no_slurm(logs: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("PATH", str(programs.folder))
+    write_run(logs, "one", submission=SENT)
+    said = shown_by(capsys, logs)
+    assert "waiting" in said and said.endswith("no Slurm on this machine: states are as the run folders tell\n")
+
+
+def test_slurm_is_not_asked_where_no_run_needs_it(logs: Path, programs: Programs, capsys: Any) -> None:
+    programs.queue()
+    write_run(logs, "one", began(1), ended(1, "finished"), submission=SENT)
+    write_run(logs, "two", began(1), ended(1, "killed"), number=1)
+    assert "Slurm" not in shown_by(capsys, logs) and not programs.told("squeue")
+
+
+def test_a_controller_that_is_down(logs: Path, programs: Programs, capsys: Any, monkeypatch: Any) -> None:
+    programs.put("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    write_run(logs, "one", submission=SENT)
+    assert "no answer from Slurm (Unable to contact slurm controller): states are as" in shown_by(capsys, logs)
+    programs.put("squeue", "sleep 60")
+    monkeypatch.setattr(slurm.ask, "__kwdefaults__", {"patience": 0.2})
+    said = " ".join(shown_by(capsys, logs).split())
+    assert "Slurm's controller did not answer (squeue: nothing within 0.2 s): states are as the run" in said
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many(logs: Path, programs: Programs) -> Path:
+    programs.queue("900|RUNNING|None|n[1-4]|main|N/A", "901|PENDING|QOSMaxJobsPerUserLimit||main|N/A")
+    write_run(logs, "live-" + "x" * 50, began(1, job="900"), number=0, job={"job": "900"},
+              heartbeat=BEAT | {"time": time.time(), "seconds_left": 7200.0})  # fmt: skip
+    write_run(logs, "waits", number=1, submission=SENT | {"job": "901"})
+    for number in range(2, 30):
+        write_run(logs, f"done{number}", began(1), ended(1, "finished"), number=number, heartbeat=BEAT)
+    return logs
+
+
+def test_live_runs_first_then_the_newest(many: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    head, *lines = shown_by(capsys, many).splitlines()
+    assert head.split() == ["run", "job", "state", "node", "step", "loss", "rate", "left", "tries"]
+    assert lines[0].split()[:4] == ["waits_20261116-000001_000001", "901", "waiting:", "QOSMaxJobsPerUserLimit"]
+    assert lines[1].split()[1:] == ["900", "running", "n[1-4]", "40/100", "2.500", "12.3k/s", "2h", "00m", "1"]
+    assert lines[2].startswith("done29_") and lines[21].startswith("done10_") and len(lines) == 23
+    assert lines[22] == "and 8 older: --all shows them"
+    assert len(shown_by(capsys, many, "--all").splitlines()) == 31
+    assert len(shown_by(capsys, many, "--state", "live").splitlines()) == 3
+    assert len(shown_by(capsys, many, "--state", "finished").splitlines()) == 29
+    assert shown_by(capsys, many, "--state", "held").endswith("has no runs whose state is held.\n")
+    assert shown_by(capsys, many, "done7", "901").splitlines()[1].startswith("waits")
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_table_fits(many: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = shown_by(capsys, many).splitlines()
+    assert max(map(len, lines)) <= width
+    live = next(line for line in lines if line.startswith("live-"))
+    assert ("x" * 50 + "_20261116-000000_000000" in live) == (width == 200)
+    assert "000000 " in live and "40/100" in live and " 2h 00m " in live, "the end of its id finds it"
+
+
+def test_an_empty_folder_and_a_damaged_run(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "runs has no runs." in " ".join(shown_by(capsys, logs).split())
+    run = write_run(logs, "broken")
+    for name in ("config.json", "heartbeat.json", "attempts.jsonl", "submission.json", "job.json", "metrics.jsonl"):
+        (run / name).write_bytes(b'{"step": \xff\n[1]\n')
+    assert "prepared" in shown_by(capsys, logs)
+
+
+def test_a_run_without_heartbeat_is_shown_by_its_metrics(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(logs, "old", began(1), {"attempt": 1, "end": stamp(), "cause": "finished"})
+    (run / "metrics.jsonl").write_text('{"step": 80, "train_loss": 1.5}\n{"step": 90, "valid_loss": 2.0}\n')
+    found = row(capsys, logs)
+    assert (found["step"], found["total_steps"], found["train_loss"], found["valid_loss"]) == (90, 100, 1.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--state", "sleepy"], "argument --state: invalid choice: 'sleepy'"),
+        (["--watch", "0"], "argument --watch: '0' is no number of seconds from 0.1 to 86400: python -m launch"),
+        (["nobody"], "RUN is nobody: "),
+    ],
+)  # fmt: skip
+def test_mistakes(logs: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str) -> None:
+    write_run(logs, "one")
+    assert main(["status", "--logs_dir", str(logs), *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_watching_looks_again_until_it_is_stopped(logs: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(logs, "one")
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("launch.status.time.sleep", sleep)
+    assert shown_by(capsys, logs, "--watch", "2").count("one_2026") == 3 and pauses == [2, 2, 2]
+
+
+@given(st.floats(0, 1e15))
+def test_numbers_stay_short(value: float) -> None:
+    assert len(compact(value)) <= 5
+
+
+@given(st.text("ab-_", max_size=99), st.integers(9, 40), st.sampled_from([0, 6]))
+def test_shortened(text: str, width: int, end: int) -> None:
+    short = shortened(text, width, end)
+    if len(text) <= width:
+        assert short == text
+    else:
+        first, _, last = short.rpartition("…")
+        assert len(short) == width and text.startswith(first) and text.endswith(last) and len(last) == end

@@ -1,0 +1,161 @@
+"""`python -m launch submit`: the same record as at every other door, and submitit with no say in signals."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from config.errors import UserError
+from launch import cluster
+from launch.cluster import choose_cluster, largest_array, logs_flag
+from tests.conftest import ROOT
+from tests.launch.desk import Desk, wait
+from tests.launch.test_executor import RECORD
+
+SCRIPT = "job_scripts/nlp/pretrain/ebt_s1.sh"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path / "it's a desk")
+
+
+def test_in_the_background_of_this_machine(desk: Desk) -> None:
+    more = {"CUDA_VISIBLE_DEVICES": "1,3", "SLURM_JOB_ID": "9", "EBT_JOB_RUN_DIR": "/elsewhere"}
+    said = desk.launch("submit", SCRIPT, "--cluster", "local", "--run_name", "$(touch gone) it's", more=more)
+    run = desk.run
+    assert f"run id  {run.name}\nscript  {run / 'job_script.slurm'}\nprocess " in said
+    assert f"follow  python -m launch logs {run.name} -f\n" in said
+    assert {file.name for file in run.iterdir()} >= RECORD
+    wait("its end", lambda: desk.runs()[0].state == "finished")
+    (begun,) = desk.begun("$(touch gone) it's")
+    assert begun["cuda"] == "1,3", "submitit would have hidden them"
+    assert begun["session"] != os.getsid(0), "the end of a terminal is not its end"
+    assert begun["code"].startswith(str(run / "code")) and "job" not in begun
+    assert desk.submission()["state"] == "here" and str(desk.submission()["process"]) in said
+    assert (run / "command.txt").read_text().startswith("python -m launch submit job_scripts/")
+    assert not list(desk.root.rglob("gone"))
+
+
+def test_without_gpus_chosen_all_are_seen(desk: Desk) -> None:
+    desk.launch("submit", "--cluster", "local", "--run_name", "all")
+    wait("its end", lambda: desk.runs()[0].state == "finished")
+    assert desk.begun("all")[0]["cuda"] is None
+
+
+def test_it_does_not_hold_the_terminal_and_is_told_to_end_by_a_signal(desk: Desk) -> None:
+    desk.tell("waits", "long")
+    command = [sys.executable, "-m", "launch", "submit", "--cluster", "local", "--run_name", "long"]
+    piped = shlex.join(command) + " | cat"  # cat ends when nobody has the other end of the pipe any more
+    subprocess.run(["bash", "-c", piped], cwd=desk.root, env=desk.environment(), timeout=60, check=True)
+    wait("its start", lambda: bool(desk.begun("long")))
+    os.kill(desk.submission()["process"], 15)
+    wait("its end", lambda: desk.runs()[0].state == "interrupted")
+
+
+def test_here_and_now(desk: Desk) -> None:
+    (desk.root / "train_model.py").write_text("import os, sys\nprint('trains in', os.getcwd())\nsys.exit(7)\n")
+    said = desk.launch("submit", "--cluster", "debug", status=7)
+    assert f"trains in {desk.run / 'code'}" in said
+
+
+def test_a_dry_run_makes_nothing(desk: Desk) -> None:
+    said = desk.launch("submit", "--cluster", "local", "--dry_run", "--seed", "3", "--logs_dir", "else where")
+    assert "under_slurm bash job_scripts/train.slurm --seed 3 --logs_dir 'else where' --logs_dir " in said
+    assert not desk.logs.exists() and not (desk.root / "else where").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--max_stepz", "3"], "--max_stepz is unknown: did you mean --max_steps?"),
+        (["--cluster", "moon"], "argument --cluster: invalid choice: 'moon' (choose from"),
+        (
+            ["--header", "local_cpu"],
+            "--header is 'local_cpu': it has no effect with --cluster local; remove one of them.",
+        ),
+        (["--logs_dir", "a%jb"], "submitit would read %j as the number of a job; choose another path, or submit with"),
+        (["--resume_training_ckpt", "no.ckpt"], "--resume_training_ckpt is 'no.ckpt': there is no such file"),
+    ],
+)
+def test_mistakes(desk: Desk, words: list[str], sentence: str) -> None:
+    assert sentence in desk.launch("submit", "--cluster", "local", *words, status=2)
+    assert "JOB_SCRIPT is 'no.sh': there is no such file" in desk.launch(
+        "submit", "no.sh", "--cluster", "local", status=2
+    )
+    assert not desk.logs.exists()
+
+
+# -- Slurm, played by programs of the tests' own ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def slurm(desk: Desk) -> Desk:
+    """A Slurm that takes everything and notes what it is told."""
+    folder = shlex.quote(str(desk.programs))
+    desk.program("sbatch", f'echo "$@" >> {folder}/told; cp "${{@: -1}}" {folder}/script; echo "Submitted batch job 7"')
+    desk.program("scontrol", f'echo "$@" >> {folder}/told; [[ $1 != show ]] || echo "MaxArraySize = 2001"')
+    desk.program("srun", "")
+    return desk
+
+
+def test_held_noted_released(slurm: Desk) -> None:
+    said = slurm.launch("submit", "--header", "local_cpu", "--run_name", "mine")
+    run = slurm.run
+    assert f"job id  7\nlog     {run / 'slurm-7.log'}\n" in said
+    told = (slurm.programs / "told").read_text().splitlines()
+    assert told[0] == "show config" and told[1].startswith("--hold ") and told[2:] == ["release 7"]
+    assert slurm.submission()["state"] == "released" and slurm.submission()["header"] == "local_cpu"
+    script = (slurm.programs / "script").read_text()
+    assert [line for line in script.splitlines() if line.startswith("#SBATCH")] == [
+        line for line in (run / "job_script.slurm").read_text().splitlines() if line.startswith("#SBATCH")
+    ], "what is asked of Slurm is what the record says"
+    assert script.splitlines()[-1].startswith("exec "), "no process stands between Slurm and the run"
+    assert (run / "submitit" / "7_submitted.pkl").is_file()
+    slurm.launch("submit", "--run_name", "usual")
+    assert slurm.runs()[-1].submission["header"] is None, "what train.slurm asks for is no header"
+
+
+def test_slurm_says_no(slurm: Desk) -> None:
+    slurm.program(
+        "sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid partition name specified' >&2; exit 1"
+    )
+    said = slurm.launch("submit", status=2)
+    assert (
+        "sbatch refused the job (Invalid partition name specified): correct the header, or SBATCH_* in the env" in said
+    )
+    assert said.count("Invalid partition") == 1 and f"The run's record stays in {slurm.run}." in said
+    assert slurm.submission()["state"] == "failed"
+
+
+def test_which_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: tuple[str, str] = ("MaxArraySize            = 501\n", "")
+    monkeypatch.setattr(cluster, "ask", lambda *words, patience: said)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert choose_cluster("auto") == "local" and choose_cluster("debug") == "debug"
+    with pytest.raises(
+        UserError, match="--cluster is slurm: there is no sbatch on this machine; choose local, or go to a"
+    ):
+        choose_cluster("slurm")
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    assert choose_cluster("auto") == choose_cluster("slurm") == "slurm" and largest_array() == 501
+    said = ("", "scontrol failed (Unable to contact slurm controller (connect failure)): states are those that …")
+    with pytest.raises(
+        UserError, match=r"connect failure\)\): try again later, or run on this machine with --cluster local"
+    ):
+        choose_cluster("auto")
+    said = (
+        "",
+        "scontrol failed (Could not establish a configuration source): states are those that the run folders tell.",
+    )
+    assert choose_cluster("auto") == "local" and largest_array() == 1001
+
+
+def test_the_next_command_names_the_logs_where_they_are_elsewhere() -> None:
+    assert logs_flag(ROOT / "logs") == "" and logs_flag(Path("/a b")) == " --logs_dir '/a b'"

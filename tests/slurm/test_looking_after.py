@@ -1,0 +1,117 @@
+"""status, why, requeue and cancel on a real cluster: what they say is so, and what they do is on record."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs.reading import Run
+from tests.launch.checkout import Checkout
+from tests.slurm.cluster import Cluster
+from tests.slurm.test_executor import Submitted, wait
+
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
+
+# A run without a model: it holds its folder, gives a sign of life and listens to signals as train_model.py does.
+STAYS = """\
+import json, sys, time
+from config import parse_command_line
+from runs import RunFolder
+from runs.signals import listener
+config = parse_command_line(sys.argv[1:])
+listener.listen()
+folder = RunFolder.for_run(config)
+with folder.attempt(config, 0):
+    beat = {"time": time.time(), "step": 3, "total_steps": 10, "train_loss": 2.5}
+    (folder.path / "heartbeat.json").write_text(json.dumps(beat))
+    print("it has begun", flush=True)
+    time.sleep(300)
+"""
+
+
+class Desk:
+    """A checkout and the commands in it."""
+
+    def __init__(self, cluster: Cluster, root: Path) -> None:
+        self.cluster, self.checkout = cluster, Checkout(root)
+        (self.checkout.root / "train_model.py").write_text(STAYS)
+
+    def launch(self, *words: str, more: dict[str, str] | None = None) -> str:
+        environment = self.checkout.environment(self.cluster.environment | (more or {}))
+        command = [sys.executable, "-m", "launch", *words]
+        done = subprocess.run(command, cwd=self.checkout.root, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def status(self) -> dict[str, Any]:
+        (line,) = self.launch("status", "--json").splitlines()
+        return json.loads(line)
+
+
+@pytest.fixture
+def desk(cluster: Cluster, tmp_path: Path) -> Desk:
+    cluster.stop_jobs()
+    return Desk(cluster, tmp_path / "check out")
+
+
+def test_a_job_from_its_queue_to_its_end(desk: Desk, tmp_path: Path) -> None:
+    header = desk.checkout.root / "job_scripts" / "headers" / "later.slurm"
+    header.write_text("#SBATCH --begin=now+1hour\n#SBATCH --cpus-per-task=1\n")
+    said = desk.checkout.execute(
+        "later", "job_scripts/train.slurm", "--run_name", "mine", more=desk.cluster.environment
+    )
+    job = Submitted(desk.cluster, said)
+    wait("Slurm to look at it", lambda: desk.status()["detail"] == "BeginTime")
+    assert desk.status()["job"] == job.id and desk.status()["state"] == "waiting"
+    assert f"Job {job.id} waits (BeginTime): its time to begin has not come" in desk.launch("why", "mine")
+
+    desk.cluster.run("scontrol", "update", f"jobid={job.id}", "StartTime=now")
+    wait("its start", lambda: desk.status()["state"] == "running")
+    running = desk.status()
+    assert (running["step"], running["total_steps"], running["train_loss"], running["attempts"]) == (3, 10, 2.5, 1)
+    assert running["node"] in ("n1", "n2") and Run(job.run).attempts[0]["job"] == job.id
+
+    assert f"job {job.id} saves its state, goes back into the queue" in desk.launch("requeue", "mine")
+    wait("its second attempt", lambda: (now := desk.status())["state"] == "running" and now["attempts"] == 2)
+    log = desk.launch("logs", "mine").splitlines()
+    marks = [line for line in log if line.startswith("──── attempt ")]
+    assert [mark.split(",")[0] for mark in marks] == ["──── attempt 1", "──── attempt 2"]
+    assert log.count("it has begun") == 2, "once an attempt, and not once more from the copy in the run folder"
+
+    assert f"job {job.id} was cancelled while it was running." in desk.launch("cancel", "mine")
+    job.wait_for_state("CANCELLED")
+    desk.cluster.wait_until_idle()
+    assert job.show("JobState") == "CANCELLED" and job.show("Restarts") == "1"
+    assert [attempt["cause"] for attempt in Run(job.run).attempts] == ["requeued", "cancelled"]
+    assert desk.status()["state"] == "cancelled"
+    assert "nothing to cancel: it is cancelled." in desk.launch("cancel", "mine")
+
+    said = desk.launch("requeue", "mine")
+    again = Run(job.run).job_name
+    assert f"submitted again as job {again}; it goes on from step 0." in said and again != job.id
+    desk.cluster.run("scontrol", "update", f"jobid={again}", "StartTime=now")
+    wait("its third attempt", lambda: (now := desk.status())["state"] == "running" and now["attempts"] == 3)
+    elsewhere = tmp_path / "slurm.conf"  # at a port where nobody listens
+    elsewhere.write_text(desk.cluster.configuration.read_text().replace("SlurmctldPort=", "SlurmctldPort=1 #"))
+    blind = desk.launch("status", more={"SLURM_CONF": str(elsewhere)})
+    assert " running " in blind and "states are as the run folders tell" in " ".join(blind.split())
+
+
+def test_a_task_of_a_plain_array_is_cancelled_alone(desk: Desk) -> None:
+    words = ["sbatch", "--parsable", "--array=0-1%1", "--output=slurm-%A_%a.out", "job_scripts/train.slurm"]
+    environment = desk.checkout.environment(desk.cluster.environment)
+    array = subprocess.run(
+        words, cwd=desk.checkout.root, env=environment, capture_output=True, text=True
+    ).stdout.strip()
+    wait("its start", lambda: "running" in desk.launch("status"))
+    found = desk.status()
+    assert found["job"] == f"{array}_0"
+    assert "it has begun" in desk.launch("logs", "last")
+    assert f"job {array}_0 was cancelled while it was running." in desk.launch("cancel", found["run"])
+    assert desk.launch("why", found["run"]).splitlines()[0] == f"{found['run']} is cancelled."
+    wait("the other task", lambda: desk.launch("status", "--state", "running").count(f"{array}_1") == 1)

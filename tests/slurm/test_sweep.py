@@ -1,0 +1,150 @@
+"""Sweeps and submitit on a real cluster: arrays whose tasks are runs of their own, and signals with one owner."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import arrays
+from launch.arrays import submit_arrays
+from launch.cluster import largest_array
+from launch.script import Header
+from runs.reading import Run
+from tests.conftest import ROOT
+from tests.launch.desk import Desk, wait
+from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import attempts, environment, losses
+from tests.slurm.test_executor import NASTY, TINY
+
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
+
+
+@pytest.fixture(autouse=True)
+def quiet(cluster: Cluster) -> None:
+    """Each test begins with an empty cluster."""
+    cluster.stop_jobs()
+
+
+def test_a_run_of_submitit_is_preempted_and_goes_on_bit_for_bit(cluster: Cluster, corpus: Path, tmp_path: Path) -> None:
+    """Two runs of the same flags; one of them is interrupted."""
+    flags = [*TINY, "--model_name", "baseline_transformer", "--dataset_dir", str(corpus)]
+    command = [sys.executable, "-m", "launch", "submit", *flags, "--logs_dir", str(tmp_path / "logs")]
+    runs, jobs = [], []
+    for _ in range(2):
+        done = subprocess.run(command, cwd=ROOT, env=environment(cluster), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        jobs += re.findall(r"^job id  (\d+)$", done.stdout, re.MULTILINE)
+        runs += [Path(path).parent for path in re.findall(r"^log     (.+)$", done.stdout, re.MULTILINE)]
+    wait("its steps", lambda: (runs[0] / "metrics.jsonl").exists() and len(losses(runs[0])) > 20)
+    (node,) = re.findall(r"BatchHost=(\S+)", cluster.run("scontrol", "show", "job", jobs[0]))
+    cluster.run("sbatch", "--partition=urgent", f"--nodelist={node}", "-c2", "--output=/dev/null", "--wrap", "true")
+    wait("their ends", lambda: all(Run(run).state == "finished" for run in runs))
+    interrupted, whole = runs
+    assert [row["cause"].split(":")[0] for row in attempts(whole)] == ["finished"]
+    assert len(attempts(interrupted)) == 2 and attempts(interrupted)[0]["cause"] == "preempted"
+    assert [row["job"] for row in attempts(interrupted)] == [jobs[0], jobs[0]], "it is the same job"
+    assert losses(interrupted) == losses(whole) and [step for step, _ in losses(whole)] == list(range(1, 301))
+    assert len(list((tmp_path / "logs" / "runs").iterdir())) == 2
+    log = (interrupted / f"slurm-{jobs[0]}.log").read_text()
+    assert "is queued again" in log and "timed-out" not in log and "Bypassing signal" not in log
+
+
+def test_a_sweep(cluster: Cluster, tmp_path: Path) -> None:
+    desk = Desk(tmp_path / NASTY)
+    (desk.root / "inference").mkdir()
+    (desk.root / "inference" / "__main__.py").write_text("import sys\nopen(sys.argv[3] + '/evaluated', 'w')\n")
+    header = desk.root / "job_scripts" / "headers" / "mine.slurm"
+    header.write_text("#SBATCH --cpus-per-task=1\n#SBATCH --mem=100M\nexport FROM_HEADER='it is'\n")
+    desk.tell("waits", "seed-2")
+    desk.tell("fails", "seed-3")
+    file = desk.file("it's $(touch gone).yaml", "base: {no_wandb: true}\ngrid: {seed: [1, 2, 3]}\n")
+    words = ("sweep", file, "--header", "mine")
+    said = desk.launch(*words, "--evaluate", more=cluster.environment)
+    (array,) = re.findall(r"^array (\d+): 3 runs$", said, re.MULTILINE)
+    assert "3 rows: 3 new; 3 to submit" in said and "the evaluation of each" in said
+    names = [f"it's $(touch gone)-seed={seed}" for seed in (1, 2, 3)]
+    wait("their starts", lambda: all(desk.begun(name) for name in names))
+    assert [desk.begun(name)[0]["array_task"] for name in names] == ["0", "1", "2"]
+    wait("the end of two", lambda: [desk.run_named(names[n]).state for n in (0, 2)] == ["finished", "failed"])
+    said = desk.launch(*words, "--dry_run", more=cluster.environment)
+    assert re.search(r"3 rows: 1 done, 1 \w+, 1 again; 1 to submit", said), "what runs is left alone"
+
+    cluster.run("scancel", "--signal=USR1", f"{array}_1")
+    wait("the one that was interrupted", lambda: desk.run_named(names[1]).state == "finished")
+    assert [len(desk.begun(name)) for name in names] == [1, 2, 1], "requeueing one leaves the others alone"
+    run = desk.run_named(names[1]).path
+    assert (run / f"slurm-{array}_1.log").read_text().count("is queued again") == 1
+    assert json.loads((run / "job.json").read_bytes())["array_task"] == "1"
+    wait("the evaluations", lambda: (run / "evaluated").exists() and not cluster.run("squeue", "-h").strip())
+    assert (desk.run_named(names[0]).path / "evaluated").exists()
+    assert not any((other.path / "evaluated").exists() for other in desk.runs() if other.name == names[2])
+
+    (desk.logs / "fails").unlink()
+    failed = desk.run_named(names[2])
+    assert "3 rows: 2 done, 1 again; 1 to submit" in desk.launch(
+        *words, "--max_parallel", "1", more=cluster.environment
+    )
+    wait("the one that failed", lambda: desk.run_named(names[2]).state == "finished")
+    assert desk.run_named(names[2]).parent == failed.run_id
+    assert "nothing to submit" in desk.launch(*words, more=cluster.environment)
+    assert not list(tmp_path.rglob("gone"))
+
+
+def test_a_row_whose_job_is_lost_goes_on_in_its_folder(cluster: Cluster, tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "desk")
+    desk.tell("waits", "one")
+    file = desk.file("one.csv", "seed,no_wandb\n1,true\n")
+    desk.launch("sweep", file, more=cluster.environment)
+    wait("its start", lambda: bool(desk.begun("one")))
+    cluster.run("scancel", "--full", "--user=root")
+    cluster.wait_until_idle()
+    assert re.search(r"goes on: (cancelled|interrupted)", desk.launch("sweep", file, more=cluster.environment))
+    wait("its end", lambda: desk.runs()[0].state == "finished")
+    assert len(desk.runs()) == 1 and [row["first_step"] for row in desk.begun("one")] == [0, 1]
+
+
+def test_arrays_are_cut_to_the_limit(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    assert largest_array() == 2001
+    runs = []
+    for number in range(5):
+        runs.append(tmp_path / "runs" / str(number))
+        (runs[-1] / "code").mkdir(parents=True)
+        (runs[-1] / "job_script.slurm").write_text('date +%s.%N > "$(dirname "$0")/began"; sleep 1\n')
+        (runs[-1] / "submission.json").write_text('{"state": "submitting"}')
+    monkeypatch.setattr(arrays, "largest_array", lambda: 2)
+    (tmp_path / "desk").mkdir()
+    header = Header("mine", ["#SBATCH --cpus-per-task=1", "#SBATCH --mem=100M"], [])
+    said = list(submit_arrays(runs, header, tmp_path / "desk", 1, False))
+    numbers = [line.split()[1].rstrip(":") for line in said]
+    assert [line.split(": ")[1] for line in said] == ["2 runs", "2 runs", "1 runs"]
+    assert [Run(run).job_name for run in runs] == [f"{numbers[n // 2]}_{n % 2}" for n in range(5)]
+    assert all(Run(run).submission["state"] == "released" for run in runs)
+    wait("all of them", lambda: all((run / "began").exists() for run in runs))
+    began = [float((run / "began").read_text()) for run in runs]
+    assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(began)), "one at a time"
+
+
+def test_slurm_says_no_to_an_array(cluster: Cluster, tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "desk")
+    (desk.root / "job_scripts" / "headers" / "mine.slurm").write_text("#SBATCH --partition=nosuch\n")
+    file = desk.file("two.yaml", "base: {no_wandb: true}\ngrid: {seed: [1, 2]}\n")
+    said = desk.launch("sweep", file, "--header", "mine", status=2, more=cluster.environment)
+    assert re.search(r"^sbatch refused the job \(.+\): correct the header", said, re.MULTILINE), said
+    assert [run.state for run in desk.runs()] == ["not submitted"] * 2 and not cluster.run("squeue", "-h").strip()
+    assert all("refused" in run.submission["error"] for run in desk.runs())
+    (desk.root / "job_scripts" / "headers" / "mine.slurm").write_text("")
+    said = desk.launch("sweep", file, "--header", "mine", more=cluster.environment)
+    assert "2 rows: 2 goes on; 2 to submit" in said
+    wait("them", lambda: [run.state for run in desk.runs()] == ["finished"] * 2)
+    assert "error" not in desk.runs()[0].submission and os.path.samefile(
+        desk.runs()[0].path / "code", desk.runs()[1].path / "code"
+    )

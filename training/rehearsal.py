@@ -1,0 +1,89 @@
+"""What `python -m launch drill` plants into a run's first attempt, so that its interruption comes at a known moment.
+
+EBT_DRILL=pause:STEP waits there for a signal, kill:STEP kills all of the job's processes, save:STEP does so in the
+middle of writing that step's checkpoint. Nobody else sets it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+from runs.files import write_atomically
+from runs.signals import listener
+from training.checkpoints import AtomicCheckpointIO
+
+DRILL = "EBT_DRILL"
+READY = "ready_for_the_drill"  # a file of the run folder
+PATIENCE = 300.0  # seconds that whoever drills may take to send its signal
+
+
+def rehearsal(folder: Path, attempt: int) -> list[pl.Callback]:
+    """The callback that a drill asks for; none in any other run, and none when the run goes on."""
+    way, _, step = os.environ.get(DRILL, "").partition(":")
+    return [Rehearsal(folder, way, int(step))] if way and attempt == 1 else []
+
+
+class Rehearsal(pl.Callback):
+    """Brings a run into trouble."""
+
+    def __init__(self, folder: Path, way: str, step: int) -> None:
+        self.folder, self.way, self.step = folder, way, step
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.way == "save":
+            trainer.strategy.checkpoint_io = HalfWritten(self.step)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step != self.step:
+            return
+        if self.way == "kill":
+            kill_everything()
+        if self.way == "pause":
+            (self.folder / READY).touch()
+            deadline = time.monotonic() + PATIENCE
+            while listener.asked is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+
+class HalfWritten(AtomicCheckpointIO):
+    """Dies in the middle of the checkpoint of `step`."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        if checkpoint["global_step"] != self.step:
+            return super().save_checkpoint(checkpoint, path, storage_options)
+        whole = io.BytesIO()
+        torch.save(checkpoint, whole)
+
+        def write_half(file: Any) -> None:
+            file.write(whole.getbuffer()[: len(whole.getbuffer()) // 2])
+            file.flush()
+            kill_everything()
+
+        write_atomically(Path(path), write_half)
+
+
+def kill_everything() -> None:
+    """SIGKILL to all processes of the job on this node, its script among them; without a job, to the process group."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        os.killpg(0, signal.SIGKILL)
+    mark = f"SLURM_JOB_ID={job}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended, or it is another user's
+            if int(entry.name) != os.getpid() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
