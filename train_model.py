@@ -14,7 +14,8 @@ from config.errors import UserError
 
 
 def main(argv: list[str]) -> int:
-    """The exit status: 0 done, 1 the run failed or a check found something, 2 a mistake in the settings, 75 goes on."""
+    """The exit status: 0 done, 1 the run failed or a check found something, 2 a mistake in the settings, 3 done but
+    --goal was not met, 75 goes on, 130 stopped by hand."""
     try:
         config = parse_command_line(argv)
         debugging = config.debugging
@@ -70,6 +71,7 @@ def look(config: RunConfig) -> int:
 def train(config: RunConfig) -> int:
     """Train (or only test) a model in a run folder of its own, or go on in the one it was stopped in."""
     from runs import RunFolder, copy_output, is_first_process
+    from runs.pages import write_after_run
     from runs.signals import listener
 
     listener.listen()
@@ -108,9 +110,13 @@ def train(config: RunConfig) -> int:
             attempt.end(training.trainer.global_step, stop.cause)
             if is_first_process():
                 print(f"\nthe run stopped: {stop}", file=sys.stderr)
+                write_after_run(folder.path.parent.parent, folder.run_id)
+            training.close(stop.status)
             return stop.status
-        attempt.end(training.trainer.global_step, "finished")
-    return closing_report(config, folder, data, training)
+        attempt.end(training.trainer.global_step, training.ending.cause)
+    status = closing_report(config, folder, data, training)
+    training.close(status)
+    return status
 
 
 if __name__ == "__main__":

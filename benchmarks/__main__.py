@@ -13,7 +13,19 @@ from rich.console import Console
 
 from benchmarks.sheet import Sheet
 
-PARTS = ("start", "loader", "model", "energy", "inference", "thinking")
+PARTS = (
+    "start",
+    "status",
+    "sweep",
+    "runs_list",
+    "pages",
+    "loader",
+    "logging",
+    "model",
+    "energy",
+    "inference",
+    "thinking",
+)
 WIDTH = 120  # of tables where the screen is not known
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from .flags import SIZED, Flag, listing, shown
+from .goal import MEASURED, MEASURED_OF_ENERGY, Goal, is_measured
 from .recipes import RECIPE_FLAGS, RECIPES
 
 
@@ -139,11 +140,32 @@ def tokenizer_grammar(text: str) -> str | None:
     return "write bpe:SIZE with a whole number of at least 300, such as bpe:4096"
 
 
+def goal_grammar(text: str) -> str | None:
+    try:
+        Goal.parse(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def wandb_project_grammar(name: str) -> str | None:
+    if len(name) <= 128 and not re.search(r"[/\\#?%:]", name):
+        return None
+    return "W&B takes at most 128 characters, and none of / \\ # ? % :"
+
+
+def wandb_tags_grammar(tags: tuple[str, ...]) -> str | None:
+    return "W&B takes tags of at most 64 characters" if any(len(tag) > 64 for tag in tags) else None
+
+
 GRAMMARS: dict[str, Callable[[Any], str | None]] = {
     "run_name": file_name,
     "console_log_filename": file_name,
     "gpus": gpus_grammar,
     "tokenizer": tokenizer_grammar,
+    "wandb_project": wandb_project_grammar,
+    "wandb_tags": wandb_tags_grammar,
+    "goal": goal_grammar,
     "seed": lambda seed: None if seed < 2**32 else "give a whole number from 0 to 4294967295",
     "val_check_interval": share_or_count,
     "overfit_batches": share_or_count,
@@ -259,6 +281,32 @@ def one_rhythm_of_validation(s: Settled) -> str | None:
     if s["check_val_every_n_epoch"] is None or not s.given("val_check_interval"):
         return None
     return f"{s.called('val_check_interval')} has no effect with --check_val_every_n_epoch: remove one of them."
+
+
+@rule("goal", "early_stop", "limit_val_batches")
+def an_early_end_has_validations(s: Settled) -> str | None:
+    if s["limit_val_batches"]:
+        return None
+    for name in ("goal", "early_stop"):
+        if s[name] and s.given(name):
+            return f"{s.called(name)} has no effect with --limit_val_batches 0: remove one of them."
+    return None
+
+
+@rule("model_name", "goal", "early_stop", "checkpoint_monitor_string", "mcmc_num_steps")
+def an_early_end_is_measured(s: Settled) -> str | None:
+    steps = s["mcmc_num_steps"] if s["model_name"] == "ebt" else 0
+    goal = Goal.parse(s["goal"]).metric if s["goal"] else "valid_loss"
+    watched = s["checkpoint_monitor_string"] if s["early_stop"] else "valid_loss"
+    for flag, metric in (("goal", goal), ("checkpoint_monitor_string", watched)):
+        if not is_measured(metric, steps):
+            known = listing((*MEASURED, *(MEASURED_OF_ENERGY if steps else ())))
+            use = ", which --early_stop watches" if flag != "goal" else ""
+            return (
+                f"{s.called(flag)} is {shown_text(s[flag])}{use}: a validation of --model_name {s['model_name']} "
+                f"does not measure {metric}; choose {known}."
+            )
+    return None
 
 
 @rule("prefetch_factor", "num_workers", "debug_dataloader")

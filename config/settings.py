@@ -204,6 +204,18 @@ class Trainer:
 
     max_steps: int = flag(1250, "optimizer steps", low=1)
     max_epochs: int | None = flag(None, "stop after so many passes over the data, if that is earlier", low=1)
+    goal: str | None = flag(
+        None,
+        "stop when a validation reaches it: 'valid_loss<1.4'; exit status 3 if none does",
+        metavar="METRIC<VALUE",
+        needs={"only_test": (False,), "execution_mode": ("pretrain", "finetune")},
+    )
+    early_stop: int = flag(
+        0,
+        "stop after so many validations that were not better than the best; 0 is never",
+        low=0,
+        needs={"only_test": (False,), "execution_mode": ("pretrain", "finetune")},
+    )
     batch_size_per_device: int = flag(16, "rows per device and step", low=1)
     accumulate_grad_batches: int = flag(1, "batches per optimizer step", low=1)
     gradient_clip_val: float = flag(1.0, "largest gradient norm; 0 is no clipping", low=0)
@@ -272,7 +284,12 @@ class Logging:
     wandb_entity: str | None = flag(None, "W&B team or user")
     wandb_project: str = flag("ebt", "W&B project")
     wandb_tags: tuple[str, ...] = flag((), "W&B tags")
-    wandb_offline: bool = flag(False, "keep W&B's files here, to sync later")
+    wandb_offline: bool = flag(False, "keep W&B's files here, to upload later: python -m runs sync")
+    wandb_watch: bool = flag(False, "histograms of parameters and gradients in W&B")
+    wandb_watch_log_freq: int = flag(100, "steps between them", low=1, needs={"wandb_watch": (True,)})
+    wandb_checkpoints: str = flag(
+        "none", "checkpoints that W&B gets at the end", choices=("none", "best", "last", "both")
+    )
 
 
 @dataclass(frozen=True)

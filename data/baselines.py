@@ -10,6 +10,18 @@ PRIOR_COUNT = 10.0
 BLOCK = 1_000_000
 
 
+def unigram_shares(train: np.ndarray, vocab_size: int) -> np.ndarray:
+    """How likely each token is, by counting, [V]."""
+    counts = np.bincount(train[1:MOST_TRAINING_TOKENS], minlength=vocab_size)
+    return (counts + 1) / (counts.sum() + vocab_size)
+
+
+def unigram_baseline(train: np.ndarray, valid: np.ndarray, vocab_size: int) -> float:
+    """The unigram line of `ngram_baselines` alone, which takes a moment where pairs take seconds."""
+    targets = np.bincount(valid[1:], minlength=vocab_size)
+    return float(-(targets * np.log(unigram_shares(train, vocab_size))).sum() / max(1, targets.sum()))
+
+
 def ngram_baselines(train: np.ndarray, valid: np.ndarray, vocab_size: int) -> dict[str, float]:
     """Nats per target of count models of the training stream, over every target of the validation stream.
 
@@ -17,8 +29,7 @@ def ngram_baselines(train: np.ndarray, valid: np.ndarray, vocab_size: int) -> di
     unigram: p1(b) = (c(b) + 1) / (n + V). bigram: (c(ab) + k p1(b)) / (c(a) + k), k = PRIOR_COUNT.
     """
     train = np.asarray(train[:MOST_TRAINING_TOKENS], dtype=np.int64)
-    counts = np.bincount(train[1:], minlength=vocab_size)
-    unigram = (counts + 1) / (counts.sum() + vocab_size)
+    unigram = unigram_shares(train, vocab_size)
     pairs, pair_counts = np.unique(train[:-1] * vocab_size + train[1:], return_counts=True)
     # One pair that no text holds, so that a search beyond the last pair finds a count of 0.
     pairs, pair_counts = np.append(pairs, -1), np.append(pair_counts, 0)

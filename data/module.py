@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
@@ -42,7 +43,20 @@ class StreamLoader(RowLoader):
 
     Lightning adds the batches of earlier attempts to those it fetched and compares with the length. It takes a
     loader with the two state methods for resumable; the position itself is in the DataModule's state.
+    waited: seconds that training has spent on waiting for batches.
     """
+
+    waited = 0.0
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # whoever trains needs no more of it
+        batches = super().__iter__()
+        while True:
+            start = time.perf_counter()
+            batch = next(batches, None)
+            self.waited += time.perf_counter() - start
+            if batch is None:
+                return
+            yield batch
 
     def __len__(self) -> int:
         assert isinstance(self.batch_sampler, BatchStream)

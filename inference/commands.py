@@ -13,7 +13,7 @@ from config.settings import Inference, flag
 class Model:
     """which model"""
 
-    run: str | None = flag(None, "run id, run name or run folder; default: the newest run", metavar="RUN")
+    run: str | None = flag(None, "run id, run name, run folder or last; default: the newest run", metavar="RUN")
     ckpt: str | None = flag(None, "checkpoint file instead; default: the run's best, else its last", metavar="PATH")
     logs_dir: str = flag("logs", "folder of all runs", metavar="PATH")
     device: str = flag("auto", "where it runs", choices=("auto", "cpu", "cuda"))

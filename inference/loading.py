@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from data.tokenizers import Tokenizer, build_tokenizer
 from inference.commands import Model
 from models import LanguageModel, build_model
 from runs import RunFolder
+from runs.reading import Run, all_runs, meant
 from training.checkpoints import CheckpointError, read_checkpoint
 from training.resume import Weights
 
@@ -81,36 +81,28 @@ def find_checkpoint(wanted: Model) -> Path:
 
 
 def find_run(wanted: str | None, logs_dir: str, flag: str) -> Path:
-    """The folder of a run, by its folder, its id or its name; the newest of that name, or of all but twins."""
+    """The folder of a trained run, by whatever people call it; without a word the newest of all but twins."""
     if wanted is not None and (Path(wanted) / "config.json").is_file():
         return Path(wanted)
     runs = trained_runs(logs_dir)
     if wanted is not None:
-        runs = [run for run in runs if wanted in (run.name, name_of(run))]
+        found = meant(runs, wanted)
     else:  # what --compare_baseline trained comes after the run that people mean
-        runs = [run for run in runs if not str(name_of(run)).endswith(TWIN)] or runs
-    if not runs:
+        found = next((run for run in runs if not run.name.endswith(TWIN)), runs[0] if runs else None)
+    if found is None:
         got = f"{flag} is {wanted!r}: there is no such run" if wanted else f"{flag} is missing: there is no run"
         raise UserError(f"{got}. {known_runs(logs_dir)}")
-    return runs[0]
+    return found.path
 
 
-def trained_runs(logs_dir: str) -> list[Path]:
-    """The folders of all runs that have a checkpoint, newest first."""
-    found = [path.parent.parent for path in Path(logs_dir).glob("runs/[!.]*/checkpoints/last.ckpt")]
-    return sorted(found, key=lambda run: run.name.rsplit("_", 2)[-2:], reverse=True)
-
-
-def name_of(run: Path) -> str | None:
-    try:
-        return json.loads((run / "config.json").read_bytes())["run"]["run_name"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def trained_runs(logs_dir: str) -> list[Run]:
+    """All runs that have a checkpoint, newest first."""
+    return [run for run in all_runs(Path(logs_dir)) if (run.path / "checkpoints" / "last.ckpt").exists()]
 
 
 def known_runs(logs_dir: str) -> str:
     """What there is to choose from, as the end of a message."""
-    names = [run.name for run in trained_runs(logs_dir)]
+    names = [run.run_id for run in trained_runs(logs_dir)]
     if not names:
         return f"There is no trained run in {logs_dir}: train one with python train_model.py, or give --logs_dir."
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""

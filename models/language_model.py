@@ -12,9 +12,14 @@ from torch.nn import functional as F
 from torchmetrics import MeanMetric, SumMetric
 from torchmetrics.classification import MulticlassAccuracy
 
+SPREAD_POSITIONS = 256  # of each batch, from which the spread of predictions is told
+
 
 class Evaluation(nn.Module):
-    """Loss, accuracy and top-5 accuracy of a whole split, weighted by targets and reduced once over all processes."""
+    """Loss, accuracy and top-5 accuracy of a whole split, weighted by targets and reduced once over all processes.
+
+    spread: standard deviation of the predicted distribution over positions; 0 where all predictions are the same.
+    """
 
     def __init__(self, vocab_size: int, pad_id: int) -> None:
         super().__init__()
@@ -24,6 +29,7 @@ class Evaluation(nn.Module):
         self.targets = SumMetric().set_dtype(torch.float64)
         self.accuracy = MulticlassAccuracy(**options)
         self.top5 = MulticlassAccuracy(top_k=min(5, vocab_size), **options)
+        self.spread = MeanMetric().set_dtype(torch.float64)
 
     def update(self, logits_BSV: Tensor, targets_BS: Tensor) -> None:
         logits, targets = logits_BSV.flatten(0, 1).float(), targets_BS.flatten()
@@ -33,6 +39,10 @@ class Evaluation(nn.Module):
         self.targets.update(counted.sum())
         self.accuracy.update(logits, targets)
         self.top5.update(logits, targets)
+        shares = logits[:SPREAD_POSITIONS][targets[:SPREAD_POSITIONS] != self.pad_id].softmax(-1)
+        several = len(shares) > 1
+        spread = shares.var(0, correction=0).sum().sqrt() if several else logits.new_zeros(())
+        self.spread.update(spread.double(), int(several))
 
     def result(self) -> dict[str, float]:
         """The measures since the last result; perplexity is exp of the mean loss, never a mean of exps."""
@@ -42,9 +52,10 @@ class Evaluation(nn.Module):
             "perplexity": loss.exp().item(),
             "accuracy": self.accuracy.compute().item(),
             "top5": self.top5.compute().item(),
+            "spread": self.spread.compute().item(),
             "targets": self.targets.compute().item(),
         }
-        for metric in (self.loss, self.targets, self.accuracy, self.top5):
+        for metric in (self.loss, self.targets, self.accuracy, self.top5, self.spread):
             metric.reset()
         return result
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import concatenated, energy, inference, thinking
-from benchmarks.__main__ import main
+from benchmarks.__main__ import PARTS, main
 from config import parse_command_line
 from models import build_model
 from models.energy_language_model import EnergyLanguageModel
@@ -101,10 +101,7 @@ def test_a_measurement_that_fails_is_said_and_has_no_numbers(capfd: pytest.Captu
 
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["energies"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "energies: choose start, loader, model, energy, inference, thinking, or nothing for all.\n"
-    )
+    assert capsys.readouterr().err == f"energies: choose {', '.join(PARTS)}, or nothing for all.\n"
 
 
 def test_generation_is_measured_against_the_same_predictions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tests.conftest import ROOT, Door
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"(?:^|(?<=`))python (?:train_model\.py|-m inference)(?: [^`\n]*)?(?=`|$)", re.MULTILINE)
 RUN = {  # command -> words that its output has
-    "python train_model.py --no_wandb": ("bigram counts", "run folder"),
+    "python train_model.py --no_wandb": ("bigram counts", "run folder", "index.html"),
     "python train_model.py --print_config": ("--max_steps", "command line"),
     "python train_model.py --plan": ("parameters", "tokens to be seen"),
     "python train_model.py --debug_dataloader --no_wandb": ("0 problem(s) found.",),

@@ -6,8 +6,8 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
@@ -21,19 +21,24 @@ from config.flags import FLAGS
 from config.record import from_dict, to_dict, to_yaml
 from data import DataModule
 from models import build_model
-from models.energy_language_model import EnergyLanguageModel
 from runs import RunFolder
 from runs.files import read_rows, write_text
-from training.cost import step_cost
+from training.cost import batch_costs
 from training.plan import amount
 from training.trainer import Training
 
 DOOR = Path(__file__).resolve().parent.parent / "train_model.py"
 BASELINE = "baseline_transformer"
 # Its own: a rate found for another model would not be honest, and it begins anew under a name of its own.
-OWN = ("model_name", "run_name", "peak_learning_rate", "config", "resume_training_ckpt", "is_random_seed")
+OWN = (
+    *("model_name", "run_name", "peak_learning_rate", "config", "resume_training_ckpt", "is_random_seed"),
+    *("goal", "early_stop"),
+)
 # What tells a process that it belongs to this run.
-THIS_RUN = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "EBT_RUN_DIR", "EBT_JOB_RUN_DIR")
+THIS_RUN = (
+    *("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("EBT_RUN_DIR", "EBT_JOB_RUN_DIR", "EBT_LINEAGE"),
+)
 
 
 def twin_of(config: RunConfig) -> RunConfig:
@@ -110,13 +115,5 @@ def size_and_flops(config: RunConfig, data: DataModule) -> tuple[int, float]:
     words = data.tokenizer
     model = build_model(config, words.vocab_size, words.separator_id, words.pad_id)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    shape = (config.trainer.batch_size_per_device, config.architecture.context_length)
-    if not isinstance(model, EnergyLanguageModel) or not model.thinking.extra_steps:
-        return parameters, step_cost(model, *shape).flops
-    drawn = model.thinking
-    counts = range(drawn.min_steps, drawn.steps + drawn.extra_steps + 1)
-    flops = 0
-    for count in counts:
-        model.thinking = replace(drawn, min_steps=count, extra_steps=count - drawn.steps)
-        flops += step_cost(model, *shape).flops
-    return parameters, flops / len(counts)
+    costs = batch_costs(model, config.trainer.batch_size_per_device, config.architecture.context_length)
+    return parameters, mean(cost.flops for cost in costs.values())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from models import LanguageModel
+from models.energy_language_model import EnergyLanguageModel
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,12 @@ class Cost:
 
 def step_cost(model: LanguageModel, batch_size: int, context_length: int) -> Cost:
     """The cost of one batch [B, S+1], in float32."""
-    shadow = copy.deepcopy(model).to("meta")
+    # The copy is given weights without memory at once: of a large model there may be no room for a second one.
+    empty: dict[int, Any] = {
+        id(weight): nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=weight.requires_grad)
+        for weight in model.parameters()
+    }
+    shadow = copy.deepcopy(model, empty).to("meta")
     own = {id(tensor) for tensor in (*shadow.parameters(), *shadow.buffers())}
     kept: dict[int, Tensor] = {}
 
@@ -32,9 +39,34 @@ def step_cost(model: LanguageModel, batch_size: int, context_length: int) -> Cos
         return tensor
 
     batch = {"input_ids": torch.zeros(batch_size, context_length + 1, dtype=torch.int64, device="meta")}
-    with FlopCounterMode(display=False) as counter:
+    with torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             loss = shadow.training_step(batch, 0)
         loss.backward()
     activations = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     return Cost(counter.get_total_flops(), activations)
+
+
+def batch_costs(model: LanguageModel, batch_size: int, context_length: int) -> dict[int, Cost]:
+    """The cost of a batch by how many steps down the energy it takes; {0: cost} where a model takes none."""
+    if not isinstance(model, EnergyLanguageModel):
+        return {0: step_cost(model, batch_size, context_length)}
+    drawn = model.thinking
+    counts = list(range(drawn.min_steps, drawn.steps + drawn.extra_steps + 1)) if drawn.extra_steps else [drawn.steps]
+    # On a single landscape every step costs the same, so the fewest and the most tell the others.
+    counted = counts if model.network.tells_landscapes else sorted({counts[0], counts[-1]})
+    costs = {}
+    for count in counted:
+        model.thinking = replace(drawn, min_steps=count, extra_steps=count - drawn.steps)
+        try:
+            costs[count] = step_cost(model, batch_size, context_length)
+        finally:
+            model.thinking = drawn
+    low, high = costs[counts[0]], costs[counts[-1]]
+    return {count: costs.get(count) or between(low, high, count - counts[0], len(counts) - 1) for count in counts}
+
+
+def between(low: Cost, high: Cost, steps: int, of: int) -> Cost:
+    """The cost so many of all the steps from `low` to `high`."""
+    flops = low.flops + (high.flops - low.flops) * steps // of
+    return Cost(flops, low.activation_bytes + (high.activation_bytes - low.activation_bytes) * steps // of)

@@ -1,10 +1,15 @@
-"""Measures a run while it trains: one row of metrics every n steps and after every validation."""
+"""Measures a run while it trains: one row of metrics every n steps and after every validation.
+
+A row holds where it was measured (step, epoch, tokens, FLOPs and seconds of training so far, time, attempt) and what.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +18,23 @@ from pytorch_lightning.loggers.logger import Logger
 from torch import Tensor
 
 from models import LanguageModel
-from runs.files import append_row, read_rows, write_text
+from runs.files import append_row, read_rows, write_json, write_text
+from runs.metrics import schema
 
 
 class MetricsFile(Logger):
-    """metrics.jsonl: one JSON object a row, append-only."""
+    """metrics.jsonl: one JSON object a row, append-only; metrics.schema.json beside it says what its columns mean."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
+        self.columns: dict[str, None] = {}  # in the order of their appearance
+        with suppress(OSError, ValueError):  # of earlier attempts
+            self.columns = dict.fromkeys(json.loads(self.schema.read_bytes()))
+
+    @property
+    def schema(self) -> Path:
+        return self.path.with_name("metrics.schema.json")
 
     @property
     def name(self) -> str:
@@ -35,13 +48,20 @@ class MetricsFile(Logger):
         """The settings stand in config.json."""
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        append_row(self.path, {"step": step, **metrics})
+        row = {"step": step, **metrics}
+        append_row(self.path, row)
+        if row.keys() - self.columns.keys():
+            self.columns |= dict.fromkeys(row)
+            with suppress(OSError):  # a full disk costs the note, not the run
+                write_json(self.schema, schema(self.columns))
 
     @staticmethod
     def cut(path: Path, step: int) -> None:
-        """Drop the rows past `step`, and a half-written last line: a resumed run writes them again."""
-        rows = [row for row in read_rows(path) if row.get("step", 0) <= step]
-        write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        """Drop the rows past `step`, and a half-written last line: a resumed run writes them again, and its alarms."""
+        for file in (path, path.with_name("alarms.jsonl")):
+            if file == path or file.exists():
+                rows = [row for row in read_rows(file) if row.get("step", 0) <= step]
+                write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 class Recorder(pl.Callback):
@@ -56,6 +76,7 @@ class Recorder(pl.Callback):
         total_steps: int,
         whole_splits: dict[str, int],
         log_gradients: bool = False,
+        batch_flops: dict[int, int] | None = None,
     ) -> None:
         self.log_every = log_every
         self.attempt = attempt
@@ -64,8 +85,12 @@ class Recorder(pl.Callback):
         self.total_steps = total_steps
         self.whole_splits = whole_splits  # targets of the splits that every evaluation has to read to the end
         self.log_gradients = log_gradients
+        self.batch_flops = batch_flops or {}  # of one process, by the number of steps down the energy; 0 for none
+        self.readers: list[Callable[[dict[str, Any]], None]] = []  # called with every row that is written
         self.tokens = 0
+        self.flops = 0
         self.seconds = 0.0
+        self.waited = 0.0  # seconds of these that passed in waiting for batches
         self.losses: list[float] = []  # of the steps since the last row
         self.norms: list[float] = []
         self.layer_norms: dict[str, float] = {}
@@ -73,21 +98,22 @@ class Recorder(pl.Callback):
         self.last_loss = math.nan
         self.results: dict[str, dict[str, float]] = {}
         self.clock = 0.0
-        self.interval = (0, 0.0)  # tokens and seconds at the last row
+        self.loader_clock = 0.0
+        self.interval = (0, 0.0, 0.0)  # tokens, seconds and seconds waited at the last row
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("tokens", "seconds", "losses", "norms", "first_loss", "last_loss")
+        names = ("tokens", "flops", "seconds", "waited", "losses", "norms", "first_loss", "last_loss")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, list(value) if isinstance(value, list) else value)
-        self.interval = (self.tokens, self.seconds)
+        self.interval = (self.tokens, self.seconds, self.waited)
         self.clock = 0.0
 
     @property
     def tokens_per_second(self) -> float:
-        tokens, seconds = self.interval
+        tokens, seconds, _ = self.interval
         return (self.tokens - tokens) / max(1e-9, self.seconds - seconds)
 
     def on_train_batch_start(
@@ -96,6 +122,7 @@ class Recorder(pl.Callback):
         # Time between batches counts (the loader's), time in validation and checkpoints does not.
         if not self.clock:
             self.clock = time.perf_counter()
+            self.loader_clock = getattr(trainer.train_dataloader, "waited", 0.0)
 
     def on_before_zero_grad(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
         if self.log_gradients and (trainer.global_step + 1) % self.log_every == 0:
@@ -113,8 +140,12 @@ class Recorder(pl.Callback):
             loss = trainer.strategy.reduce(loss, reduce_op="mean")
         self.losses.append(float(loss))
         self.tokens += batch["input_ids"][:, 1:].numel() * trainer.world_size
-        now = time.perf_counter()
+        steps = int(getattr(pl_module, "measures", {}).get("steps", 0))
+        # Processes may draw different numbers of steps; this one's stands for all.
+        self.flops += self.batch_flops.get(steps, 0) * trainer.world_size
+        now, waited = time.perf_counter(), getattr(trainer.train_dataloader, "waited", 0.0)
         self.seconds, self.clock = self.seconds + now - self.clock, now
+        self.waited, self.loader_clock = self.waited + waited - self.loader_clock, waited
         if trainer.fit_loop._should_accumulate():
             return
         step = trainer.global_step
@@ -133,12 +164,13 @@ class Recorder(pl.Callback):
             "gradient_norm": math.fsum(self.norms) / len(self.norms),
             "clipped_share": sum(norm > clip for norm in self.norms) / len(self.norms),
             "tokens_per_second": self.tokens_per_second,
+            "loader_wait_share": (self.waited - self.interval[2]) / max(1e-9, self.seconds - self.interval[1]),
             **{f"learning_rate/{group['name']}": group["lr"] for group in trainer.optimizers[0].param_groups},
             **self.layer_norms,
             **{name: float(value) for name, value in measures.items()},
         }
         self.write(trainer, step, row)
-        self.interval = (self.tokens, self.seconds)
+        self.interval = (self.tokens, self.seconds, self.waited)
         self.losses, self.norms = [], []
 
     def write(self, trainer: pl.Trainer, step: int, row: dict[str, float]) -> None:
@@ -148,11 +180,15 @@ class Recorder(pl.Callback):
         shared = {
             "epoch": round(epoch, 4),
             "tokens": self.tokens,
+            **({"flops": self.flops} if self.batch_flops else {}),
             "seconds": round(self.seconds, 3),
+            "time": round(time.time(), 3),
             "attempt": self.attempt,
         }
         for logger in trainer.loggers:
             logger.log_metrics({**shared, **row}, step)
+        for read in self.readers:
+            read({"step": step, **shared, **row})
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.log_evaluation(trainer, pl_module, "valid")

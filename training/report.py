@@ -14,9 +14,11 @@ from config import RunConfig
 from data import DataModule
 from data.baselines import ngram_baselines
 from runs import RunFolder, is_first_process
+from runs.pages import write_after_run
 from training.comparison import compare_with_baseline
 from training.showing import attempt, is_rehearsal, show_model, worth_showing
 from training.trainer import Training
+from training.verdicts import stats_lines
 
 NEAR_ZERO = 0.05  # share of the first loss that counts as learnt by heart
 
@@ -39,12 +41,20 @@ def closing_report(config: RunConfig, folder: RunFolder, data: DataModule, train
     if config.debugging.profiler:
         print_profile(folder)
     if worth_showing(config, training):
-        attempt("the model", lambda: show_model(config, folder, data, training.model))
+        attempt("the model", lambda: show_model(config, folder, data, training.model, training.trainer.global_step))
+    if training.usage.summary:
+        print("\n" + "\n".join(stats_lines(training.usage.summary)))
+    goal, words = training.ending.verdict()
+    if words and not is_rehearsal(config):
+        print(f"\n{words}")
+        status = status or goal
     if config.testing.compare_baseline and is_rehearsal(config):
         print("--compare_baseline: not after a rehearsal")
     elif config.testing.compare_baseline:
         compare_with_baseline(config, folder, data, training)
     print(f"\nrun folder  {folder.path}")
+    if index := write_after_run(folder.path.parent.parent, folder.run_id):
+        print(f"page        {index}")
     if not config.testing.only_test and not config.debugging.fast_dev_run:
         best = folder.checkpoints / "best.ckpt"
         newest = best if best.exists() else folder.checkpoints / "last.ckpt"

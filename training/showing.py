@@ -17,7 +17,7 @@ from models import LanguageModel
 from models.energy_language_model import EnergyLanguageModel, Thinking
 from models.probe import Descent, descent, ranking, sample
 from runs import RunFolder
-from runs.files import write_atomically
+from runs.files import append_row, write_atomically
 from training.find import device_of
 from training.trainer import Training
 
@@ -40,7 +40,7 @@ def worth_showing(config: RunConfig, training: Training) -> bool:
     return trained and whole and training.trainer.global_step >= FEWEST_STEPS
 
 
-def show_model(config: RunConfig, folder: RunFolder, data: DataModule, model: LanguageModel) -> None:
+def show_model(config: RunConfig, folder: RunFolder, data: DataModule, model: LanguageModel, step: int) -> None:
     """Print and draw what the model does with held-out text."""
     if not len(data.rows["valid"]):
         return
@@ -52,7 +52,7 @@ def show_model(config: RunConfig, folder: RunFolder, data: DataModule, model: La
             energy_model = model
             attempt("the descent of the energy", lambda: show_descent(energy_model, rows_BS, folder.path))
             attempt("the ranking of tokens", lambda: show_ranking(energy_model, rows_BS, data))
-        attempt("a sample", lambda: show_sample(config, data, model))
+        attempt("a sample", lambda: show_sample(config, folder.path, data, model, step))
 
 
 def attempt(what: str, show: Callable[[], None]) -> None:
@@ -88,7 +88,7 @@ def show_ranking(model: EnergyLanguageModel, rows_BS: Tensor, data: DataModule) 
     print("  (against another token, drawn from the training text as often as it occurs there)")
 
 
-def show_sample(config: RunConfig, data: DataModule, model: LanguageModel) -> None:
+def show_sample(config: RunConfig, folder: Path, data: DataModule, model: LanguageModel, step: int) -> None:
     rows, words = data.rows["valid"], data.tokenizer
     per_byte = rows.num_targets / max(1, rows.num_bytes)
     prompt = beginning(rows.tokens[:SEARCHED], words.separator_id, max(1, round(PROMPT_BYTES * per_byte)))
@@ -101,8 +101,10 @@ def show_sample(config: RunConfig, data: DataModule, model: LanguageModel) -> No
         temperature=TEMPERATURE,
     )
     print(f"\na sample: the beginning of a held-out document, continued at temperature {TEMPERATURE}")
-    for name, ids in {"given": prompt, "sample": drawn.cpu().numpy()}.items():
-        print("\n".join(f"  {name:6} | {line}" for line in readable(words.decode(ids), sys.stdout.encoding)))
+    texts = {"given": words.decode(prompt), "sample": words.decode(drawn.cpu().numpy())}
+    for name, text in texts.items():
+        print("\n".join(f"  {name:6} | {line}" for line in readable(text, sys.stdout.encoding)))
+    append_row(folder / "samples.jsonl", {"step": step, "prompt": texts["given"], "text": texts["sample"]})
 
 
 def beginning(tokens: np.ndarray, separator_id: int, length: int) -> np.ndarray:

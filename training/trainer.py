@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import sys
 import warnings
@@ -14,24 +15,33 @@ from typing import Any
 import psutil
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.plugins.environments import SLURMEnvironment
 from pytorch_lightning.profilers import AdvancedProfiler, Profiler, PyTorchProfiler, SimpleProfiler
 
 from config import RunConfig, SettingsError
 from config.record import to_dict
 from data import DataModule
+from data.baselines import unigram_baseline
 from models import LanguageModel
 from runs import RunFolder, is_first_process
 from runs.signals import GOES_ON
+from training.alarms import Facts
 from training.checkpoints import AtomicCheckpointIO, Checkpoints, newest_checkpoint
+from training.cost import Cost, batch_costs
 from training.divergence import Divergence, DivergenceGuard, roll_back
+from training.ending import Ending
 from training.guards import Anomaly, GarbageCollection, UnusedParameters
+from training.health import Health
 from training.heartbeat import Heartbeat
 from training.interruption import Interruption
+from training.model_record import record_model
 from training.optimizers import optimizer_and_schedule
 from training.progress import Progress
 from training.recorder import MetricsFile, Recorder
+from training.rehearsal import rehearsal
+from training.schedules import warm_up_steps
+from training.usage import Usage
+from training.wandb_run import Histograms, wandb_run
 
 CALIBRATION_ROWS = 8
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
@@ -46,8 +56,10 @@ def prepare_process(config: RunConfig) -> None:
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")  # --debug_dataloader measures that
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")  # the last step is always logged
+    warnings.filterwarnings("ignore", message=".*srun. command is available.*")  # a run without srun is no mistake
     logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(
-        lambda record: "litlogger" not in record.msg.lower()
+        # A run that ends early is a whole epoch to Lightning; why it ended is told by whoever ended it.
+        lambda record: not any(words in record.msg.lower() for words in ("litlogger", "`max_epochs=1` reached"))
     )
 
 
@@ -151,6 +163,15 @@ def validation_interval(config: RunConfig, batches_per_epoch: int) -> int:
     return max(1, round(settings.val_check_interval * batches_per_epoch))
 
 
+def costs_of(model: LanguageModel, config: RunConfig) -> dict[int, Cost]:
+    """What a batch costs by the number of its steps; a model that cannot be counted goes uncounted."""
+    try:
+        return batch_costs(model, config.trainer.batch_size_per_device, config.architecture.context_length)
+    except Exception as error:  # counting is for the record alone
+        print(f"FLOPs are not counted: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        return {}
+
+
 class StopAtEnd(pl.Callback):
     """Asks Lightning to stop at the last step, which makes it validate there."""
 
@@ -174,9 +195,6 @@ class Training:
         self.config, self.folder, self.data, self.model = config, folder, data, model
         debugging = config.debugging
         accumulate = config.trainer.accumulate_grad_batches
-        self.loggers: list[Logger] = [MetricsFile(folder.metrics)]
-        if not config.logging.no_wandb:
-            self.loggers.append(wandb_logger(config, folder))
         self.trainer = pl.Trainer(
             **devices(config),
             strategy=strategy(config),
@@ -193,7 +211,7 @@ class Training:
             deterministic=config.trainer.deterministic or None,
             profiler=profiler(config, folder.path),
             plugins=[AtomicCheckpointIO(), *cluster()],
-            logger=self.loggers,
+            logger=MetricsFile(folder.metrics),
             enable_progress_bar=False,
             enable_model_summary=config.logging.log_model_archi,
             enable_checkpointing=False,
@@ -201,10 +219,15 @@ class Training:
             use_distributed_sampler=False,
             default_root_dir=folder.path,
         )
+        record_model(folder.path, model, self.trainer)
+        self.page = wandb_run(config, folder)
+        if self.page is not None:
+            self.trainer.loggers = [*self.trainer.loggers, self.page]
         data.trainer = self.trainer  # from here on the data counts in batches of all processes
         per_epoch = 1 if config.testing.only_test else data.batches_per_epoch()
         self.total_steps = 0 if config.testing.only_test else -(-data.total_batches() // accumulate)
         self.trainer.val_check_interval = validation_interval(config, per_epoch)
+        self.costs = {} if config.testing.only_test else costs_of(model, config)
         self.recorder = Recorder(
             config.logging.log_every_n_steps,
             attempt,
@@ -213,6 +236,7 @@ class Training:
             self.total_steps,
             self.whole_splits(),
             config.logging.log_gradients,
+            {steps: cost.flops for steps, cost in self.costs.items()},
         )
         self.trainer.callbacks += self.callbacks(folder)  # type: ignore[attr-defined]
         if not resumed and not config.testing.only_test:
@@ -246,17 +270,40 @@ class Training:
         if debugging.detect_anomaly:
             chosen.append(Anomaly(folder.path))
         progress = Progress(self.recorder, self.total_steps)
-        chosen.append(DivergenceGuard(folder.path, self.config, progress.say))
+        guard = DivergenceGuard(folder.path, self.config, progress.say)
+        self.ending = Ending(self.config, self.recorder, progress.say)
+        self.health = Health(folder.path, self.recorder, self.facts(), guard, progress.say, **self.order())
+        largest = max((cost.activation_bytes for cost in self.costs.values()), default=0)
+        row_bytes = largest / self.config.trainer.batch_size_per_device
+        self.usage = Usage(folder.path, self.config, self.recorder, row_bytes)
+        chosen += [guard, self.ending, self.health, self.usage]
         if debugging.debug_unused_parameters:
             chosen.append(UnusedParameters())
+        if self.page is not None and self.config.logging.wandb_watch:
+            chosen.append(Histograms(self.page, self.config.logging.wandb_watch_log_freq))
         if debugging.manual_gc_collect_every_n_steps:
             chosen.append(GarbageCollection(debugging.manual_gc_collect_every_n_steps))
         if not debugging.fast_dev_run:
             run = {"run_id": folder.run_id, "config": to_dict(self.config)}
             checkpoints = Checkpoints(folder.checkpoints, self.config.checkpoint, run)
-            chosen += [checkpoints, Interruption(checkpoints)]
+            attempt = self.recorder.attempt
+            chosen += [*rehearsal(folder.path, attempt), checkpoints, Interruption(checkpoints, folder, attempt)]
         heartbeat = Heartbeat(folder.path / "heartbeat.json", self.recorder, self.total_steps)
         return [*chosen, heartbeat, progress, StopAtEnd(self.total_steps)]
+
+    def facts(self) -> Facts:
+        """What the run's health is judged by."""
+        rows, vocabulary = self.data.rows, self.data.tokenizer.vocab_size
+        unigram = math.nan
+        if len(rows["valid"]) and not self.config.testing.only_test and is_first_process():
+            unigram = unigram_baseline(rows["train"].tokens, rows["valid"].tokens, vocabulary)
+        warm_up = warm_up_steps(self.config.optimizer, self.total_steps)
+        return Facts(warm_up, self.config.trainer.gradient_clip_val, unigram)
+
+    def order(self) -> dict[str, bool]:
+        """Whether the training rows are shuffled, and whether they are meant to be."""
+        overfit = self.config.debugging.overfit_batches > 0
+        return {"in_order": self.data.order_seed is None and not overfit, "look_at_order": not overfit}
 
     def opening_line(self) -> str:
         """What is about to happen, in a line or two."""
@@ -303,27 +350,7 @@ class Training:
     def test(self) -> None:
         self.trainer.test(self.model, datamodule=self.data, verbose=False)
 
-
-def wandb_logger(config: RunConfig, folder: RunFolder) -> Logger:
-    """W&B under our run id, so that a resumed run continues the same page; offline where nobody is logged in."""
-    import wandb
-    from pytorch_lightning.loggers import WandbLogger
-
-    settings = config.logging
-    offline = settings.wandb_offline or not wandb.api.api_key
-    if offline and not settings.wandb_offline and is_first_process():
-        print("W&B: nobody is logged in, so its files stay in the run folder; `wandb login`, then `wandb sync` them.")
-    return WandbLogger(
-        name=config.run.run_name,
-        id=folder.run_id,
-        project=settings.wandb_project,
-        entity=settings.wandb_entity,
-        tags=list(settings.wandb_tags),
-        save_dir=folder.path,
-        mode="offline" if offline else "online",
-        offline=offline,
-        config={
-            f"{group}/{name}": value for group, fields in to_dict(config).items() for name, value in fields.items()
-        },
-        resume="allow",
-    )
+    def close(self, status: int) -> None:
+        """The run ends with this exit status, and nothing more comes."""
+        if self.page is not None:
+            self.page.close(status)

@@ -15,7 +15,7 @@ def is_few(x: Tensor) -> bool:
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x W^T, W of shape [O, I]. [..., I] -> [..., O]"""
+    """x W^T, for every row of x."""
     if not is_few(x):
         return F.linear(x, weight)
     # W read once from front to back by both cores; x W^T leaves all but one of them idle.
@@ -35,7 +35,7 @@ class Linear(nn.Linear):
         return product(x, self.weight)
 
     def back(self, g: Tensor) -> Tensor:
-        """From the gradient of the product to that of what was multiplied, g W. [..., O] -> [..., I]"""
+        """From the gradient of the product to that of what was multiplied: g W."""
         if not is_few(g):
             return g @ self.weight
         known = (self.weight.data_ptr(), self.weight._version)  # weights that were changed are turned again

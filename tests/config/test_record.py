@@ -21,9 +21,11 @@ TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_
 )
 GRAMMARS: dict[str, st.SearchStrategy[Any]] = {
     "run_name": TEXTS.filter(lambda text: "/" not in text and text not in (".", "..")),
+    "wandb_project": TEXTS.filter(lambda text: not set(text) & set("/\\#?%:")),
     "console_log_filename": TEXTS.filter(lambda text: "/" not in text and text not in (".", "..")),
     "gpus": st.sampled_from(["auto", "none", "-1", "2", "0,3"]),
     "tokenizer": st.sampled_from(["bytes", "bpe:300", "org/name"]),
+    "goal": st.sampled_from(["valid_loss<1.4", "valid_accuracy >= .5"]),
     "seed": st.integers(0, 2**32 - 1),
     "validation_split_pct": st.floats(0, 0.4),
     "test_split_pct": st.floats(0, 0.5),
@@ -82,6 +84,10 @@ def valid_settings(draw: st.DrawFn) -> dict[str, Any]:
         chosen.pop("infer_alpha_final_landscape", None)
     if chosen.get("check_val_every_n_epoch"):
         chosen.pop("val_check_interval", None)
+    if chosen.get("limit_val_batches") == 0:
+        chosen = {name: value for name, value in chosen.items() if name not in ("goal", "early_stop")}
+    if chosen.get("early_stop"):
+        chosen.pop("checkpoint_monitor_string", None)  # what it watches has to be measured
     if not chosen.get("num_workers"):
         chosen.pop("prefetch_factor", None)
     if chosen.get("model_name") == "baseline_transformer":

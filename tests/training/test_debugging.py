@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from runs.console import START
 from runs.files import read_rows
 from tests.conftest import Door
 
@@ -57,7 +58,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_its_story(door: Door) -> N
     assert "--detect_anomaly names the module" in output and "Traceback" not in output
     batch = torch.load(door.run_folder / "batch_of_step_00000003.pt", weights_only=True)
     assert batch["input_ids"].shape == (4, 33)
-    assert read_rows(door.run_folder / "attempts.jsonl")[-1]["cause"] == "stopped"
+    assert read_rows(door.run_folder / "attempts.jsonl")[-1]["cause"] == "diverged"
 
 
 def test_detect_anomaly_names_the_module_and_step(door: Door) -> None:
@@ -160,7 +161,8 @@ def test_console_log_has_all_lines_and_no_bars(door: Door) -> None:
     assert "valid loss" in copied and "run folder" in copied
     assert "\x1b" not in copied and "\r" not in copied
     assert (door.logs / "console.log").resolve() == (door.run_folder / "console.log").resolve()
-    assert all(line.rstrip() in output for line in copied.splitlines())
+    mark, *lines = copied.splitlines()
+    assert START.fullmatch(mark) and all(line.rstrip() in output for line in lines)
 
 
 def test_two_processes_never_write_one_run(door: Door) -> None:

@@ -276,7 +276,7 @@ def test_too_many_tries_stop_the_run(door: Door) -> None:
         "rollback",
         "stop",
     ]
-    assert read_rows(door.run_folder / "attempts.jsonl")[-1]["cause"] == "stopped" and "Traceback" not in output
+    assert read_rows(door.run_folder / "attempts.jsonl")[-1]["cause"] == "diverged" and "Traceback" not in output
 
 
 def test_all_processes_go_back_when_one_of_them_sees_nan(door: Door) -> None:

@@ -19,7 +19,7 @@ FLAGS = (
     *("--max_steps", "60", "--log_every_n_steps", "3", "--val_check_interval", "20", "--checkpoint_every_n_steps", "7"),
     *("--limit_train_batches", "25", "--resume_training_ckpt", "last"),  # 60 steps cross two epochs of 25 batches
 )
-TIMED = ("seconds", "tokens_per_second", "attempt")
+TIMED = ("seconds", "time", "tokens_per_second", "loader_wait_share", "attempt")
 
 KILLED_WHILE_SAVING = """
     import signal

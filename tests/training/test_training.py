@@ -97,13 +97,6 @@ def test_a_random_seed_is_recorded(door: Door) -> None:
     assert json.loads((door.run_folder / "config.json").read_text())["trainer"]["seed"] != 0
 
 
-def test_wandb_stays_offline_by_itself(door: Door) -> None:
-    door.tiny.remove("--no_wandb")
-    output = door()
-    assert "W&B: nobody is logged in, so its files stay in the run folder" in output
-    assert list(door.run_folder.glob("wandb/offline-run-*/*.wandb"))
-
-
 def test_epochs_end_a_run(door: Door) -> None:
     door("--max_epochs", "2", "--limit_train_batches", "3", "--max_steps", "100")
     rows = read_rows(door.run_folder / "metrics.jsonl")

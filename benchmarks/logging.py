@@ -1,0 +1,69 @@
+"""What it costs to write a run down: the share of a default run's training that passes in doing so."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from config import parse_command_line
+from data import build_data
+from models import build_model
+from runs import RunFolder
+from training.trainer import Training, prepare_process
+
+STEPS = 200
+FLAGS = ("--no_wandb", "--val_sanity", "0", "--limit_val_batches", "0", "--checkpoint_every_n_steps", "0")
+HOOKS = ("on_train_start", "on_train_batch_start", "on_train_batch_end", "on_before_zero_grad")
+PARTS = {"Recorder": "metrics", "Heartbeat": "heartbeat", "Health": "health", "Usage": "usage"}
+
+
+def run(*flags: str) -> list[dict[str, Any]]:
+    """Rows of name, value, unit and note."""
+    with tempfile.TemporaryDirectory() as logs:
+        spent, training = measure(["--logs_dir", logs, "--max_steps", str(STEPS), *FLAGS, *flags])
+    note = "share of the time of training; steps of the default model"
+    shares = {f"logging: {name}": 100 * seconds / training for name, seconds in spent.items()}
+    shares["logging: all of it"] = sum(shares.values())
+    return [{"name": name, "value": share, "unit": "%", "note": note} for name, share in shares.items()]
+
+
+def measure(flags: list[str]) -> tuple[dict[str, float], float]:
+    """Seconds that each part took, and seconds of training."""
+    config = parse_command_line(flags)
+    prepare_process(config)
+    data = build_data(config)
+    words = data.tokenizer
+    model = build_model(config, words.vocab_size, words.separator_id, words.pad_id)
+    training = Training(config, RunFolder.for_run(config), data, model, attempt=1, resumed=False)
+    spent = dict.fromkeys(PARTS.values(), 0.0)
+    for callback in training.trainer.callbacks:  # type: ignore[attr-defined]
+        if part := PARTS.get(type(callback).__name__):
+            for hook in HOOKS:
+                setattr(callback, hook, timed(getattr(callback, hook), part, spent, time.perf_counter))
+    reads = {"health": 0.0}
+    training.recorder.readers = [timed(read, "health", reads, time.perf_counter) for read in training.recorder.readers]
+    sampler: Any = training.usage
+    sampler.take = timed(sampler.take, "usage", spent, time.thread_time)
+    training.fit(None)
+    spent["metrics"] -= reads["health"]  # it is read from within the recorder
+    spent["health"] += reads["health"]
+    return spent, training.recorder.seconds
+
+
+def timed(
+    call: Callable[..., Any], part: str, spent: dict[str, float], clock: Callable[[], float]
+) -> Callable[..., Any]:
+    """The same function, whose time is added up."""
+
+    @wraps(call)
+    def wrapper(*args: Any, **named: Any) -> Any:
+        start = clock()
+        try:
+            return call(*args, **named)
+        finally:
+            spent[part] += clock() - start
+
+    return wrapper

@@ -1,0 +1,194 @@
+"""`python -m runs note`, `journal` and `todo`: what people thought, kept with the runs that they thought it of."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from config.command import CommandParser
+from config.errors import UserError
+from config.flags import listing, shown
+from runs.files import append_row, write_text
+from runs.index import Record, clock, counted, load
+from runs.reading import Note, Run, find_run
+from runs.summary import summarise
+
+TAGS = ("TRY", "RESULT", "IDEA", "TODO", "UPDATE")
+OPEN = ("TODO", "IDEA")  # can be ticked off
+HINT = """
+# One note about {run}. A first word TRY:, RESULT:, IDEA:, TODO: or UPDATE: is its tag.
+# Lines that begin like these are left out.
+"""
+
+
+def note(argv: list[str]) -> int:
+    """`python -m runs note`"""
+    parser = CommandParser(
+        "python -m runs note",
+        "Write into a run's journal. Without a text it opens $EDITOR, or reads what is piped into it.",
+    )
+    parser.add_argument("run", metavar="RUN", help="its id, its name, the beginning of its id, or last")
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="as 'TODO: try a larger step size'")
+    parser.add_argument("--tag", metavar="TAG", help=f"{listing(TAGS)}; default: the text's first word, else UPDATE")
+    options = parser.parse_intermixed_args(argv)
+    tag = options.tag.upper() if options.tag else None
+    if tag is not None and tag not in TAGS:
+        raise UserError(f"--tag is {shown(options.tag)}: choose {listing(TAGS)}.")
+    run = find_run(Path(options.logs_dir), options.run)
+    text = " ".join(options.text) if options.text else asked_text(run)
+    written, text = tagged(text)
+    if not text:
+        raise UserError('The note is empty, so nothing was written: give a text, as python -m runs note RUN "…".')
+    row = {"time": time.time(), "tag": tag or written or "UPDATE", "text": text}
+    append(run, row)
+    print(f"{row['tag']} noted for {shown(run.run_id)}.")
+    return 0
+
+
+def tagged(text: str) -> tuple[str | None, str]:
+    """The tag that a text begins with, if it does, and the rest of it, without what a terminal would obey."""
+    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "", text.replace("\r\n", "\n")).strip()
+    found = re.match(rf"({'|'.join(TAGS)})(?::\s*|\s+|$)", text)
+    return (found[1], text[found.end() :].strip()) if found else (None, text)
+
+
+def asked_text(run: Run) -> str:
+    """What the person writes in an editor, or pipes in."""
+    if not sys.stdin.isatty():
+        return sys.stdin.read()
+    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "")
+    if not editor:
+        raise UserError(f'TEXT is missing and $EDITOR is not set: python -m runs note {run.run_id} "…".')
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "note.md"
+        file.write_text(HINT.format(run=run.run_id))
+        try:
+            done = subprocess.run([*editor, str(file)])
+        except OSError as error:
+            raise UserError(f"$EDITOR is {shown(editor[0])}: it cannot be started ({error.strerror}).") from None
+        if done.returncode:
+            raise UserError(f"{shown(editor[0])} ended with status {done.returncode}, so nothing was written.")
+        lines = file.read_text(errors="replace").split("\n")
+    return "\n".join(line for line in lines if not line.startswith("# "))
+
+
+def append(run: Run, row: dict[str, Any]) -> None:
+    try:
+        append_row(run.path / "journal.jsonl", row)
+    except OSError as error:
+        raise UserError(
+            f"{shown(str(run.path / 'journal.jsonl'))} cannot be written to ({error.strerror}), so nothing was noted: "
+            "ask its owner, or note it for a run of your own."
+        ) from None
+
+
+def journal(argv: list[str]) -> int:
+    """`python -m runs journal`"""
+    parser = CommandParser("python -m runs journal", "Runs and notes as one Markdown diary, in the order of time.")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="only these")
+    parser.add_argument("--out", metavar="FILE", help="write it there instead of printing it")
+    options = parser.parse_intermixed_args(argv)
+    logs = Path(options.logs_dir)
+    wanted = {find_run(logs, name).run_id for name in options.runs}
+    records = load(logs)
+    if not records:
+        raise UserError(f"There are no runs in {shown(options.logs_dir)}: --logs_dir names another folder.")
+    text = diary(records, wanted)
+    if options.out is None:
+        print(text, end="")
+        return 0
+    try:
+        write_text(Path(options.out), text)
+    except OSError as error:
+        raise UserError(f"--out is {shown(options.out)}: cannot write there ({error.strerror}).") from None
+    print(f"{shown(options.out)} has the journal of {len(wanted or records):,} runs.")
+    return 0
+
+
+def diary(records: Sequence[Record], wanted: Iterable[str] = ()) -> str:
+    """One Markdown text: days, in them each run as it began, and the notes as they were written."""
+    entries: list[tuple[float, str]] = []
+    names = set(wanted)
+    for record in counted(records, "writing the journal"):
+        if not names or record.run_id in names:
+            entries.append((record.began, run_entry(record, records)))
+            entries += [(note.time or record.began, note_entry(record, note)) for note in record.run.notes]
+    lines, day = ["# Journal", ""], ""
+    for when, entry in sorted(entries, key=lambda entry: entry[0]):
+        if clock(when)[:10] != day:
+            day = clock(when)[:10]
+            lines += [f"## {day}", ""]
+        lines += [entry, ""]
+    return "\n".join(lines)
+
+
+def run_entry(record: Record, records: Sequence[Record]) -> str:
+    words = summarise(record, records)
+    tags = "".join(f" [{escaped(tag)}]" for tag in record.facts["tags"])
+    lines = [f"### {clock(record.began)[11:16]} {escaped(record.run_id)}: {record.state}{tags}", ""]
+    for title, sentences in (
+        ("Summary", words.summary),
+        ("Stats", words.stats),
+        ("Takeaways", words.takeaways),
+        ("Missing", record.facts["problems"]),
+    ):
+        if sentences:
+            lines.append(f"- **{title}.** {escaped(' '.join(sentences))}")
+    return "\n".join(lines)
+
+
+def note_entry(record: Record, note: Note) -> str:
+    """Its Markdown is the writer's own; what a browser would take for HTML is not."""
+    text = note.text.replace("&", "&amp;").replace("<", "&lt;").replace("\n", "\n  ")
+    return f"- {clock(note.time)[11:16]} **{escaped(note.tag)}** ({escaped(record.run_id)}) {text}"
+
+
+def escaped(text: str) -> str:
+    """A text that shows in Markdown as it is."""
+    plain = shown(text).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\`*\[\]#|~]|(?<!\w)_|_(?!\w))", r"\\\1", plain)
+
+
+def todo(argv: list[str]) -> int:
+    """`python -m runs todo`"""
+    parser = CommandParser("python -m runs todo", "What was noted as TODO or IDEA and is not done.")
+    parser.add_argument("--done", type=int, metavar="N", help="tick off number N of the list")
+    options = parser.parse_intermixed_args(argv)
+    left = open_notes(load(Path(options.logs_dir)))
+    if options.done is not None:
+        if not 1 <= options.done <= len(left):
+            there = f"give a number from 1 to {len(left)}" if left else "there is nothing left to do"
+            raise UserError(f"--done is {options.done}: {there}; python -m runs todo lists them.")
+        record, note = left[options.done - 1]
+        append(record.run, {"time": time.time(), "tag": "UPDATE", "text": f"done: {note.text}", "done": note.time})
+        print(f"done: {shown(first_line(note))} ({shown(record.run_id)})")
+        return 0
+    for number, (record, note) in enumerate(left, 1):
+        print(f"{number:>3}  {note.tag:5} {clock(note.time)[:10]}  {shown(first_line(note))}  ({shown(record.run_id)})")
+    if not left:
+        print('Nothing is left to do. python -m runs note RUN "TODO: …" adds something.')
+    return 0
+
+
+def first_line(note: Note) -> str:
+    first, *rest = note.text.split("\n")
+    return first + (" …" if rest else "")
+
+
+def open_notes(records: Iterable[Record]) -> list[tuple[Record, Note]]:
+    """Every TODO and IDEA that no later note ticks off, the oldest first."""
+    found = []
+    for record in records:
+        if record.facts["note"] is None:
+            continue
+        done = {note.done for note in record.run.notes if note.done is not None}
+        found += [(record, note) for note in record.run.notes if note.tag in OPEN and note.time not in done]
+    return sorted(found, key=lambda each: each[1].time)

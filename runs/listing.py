@@ -1,0 +1,284 @@
+"""`python -m runs list` and `best`: all runs as a table, by any setting or metric."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from config.command import CommandParser
+from config.errors import UserError
+from config.flags import FLAGS, listing, shown
+from runs.expressions import Comparison, leaves, number, several
+from runs.index import FIELDS, Record, chosen, load
+from runs.metrics import PLACE, describe
+from runs.summary import GOAL, NOT_COMPARED, duration, figure
+from runs.where import parse, pointed
+
+NEWEST = 30  # runs that are shown unless more are asked for
+VARYING = 4  # columns of settings that tell the shown runs apart
+BEST = 5  # runs that `best` shows
+KEY = ("model_name", "model_size", "ebt_type", "recipe", "dataset_name")  # told first where they vary
+
+
+def list_runs(argv: list[str]) -> int:
+    """`python -m runs list`"""
+    parser = CommandParser("python -m runs list", "All runs, the newest first.", epilog=fields_help())
+    parser.add_argument("--where", metavar="'…'", help="only runs that fit, as 'ebt_type=time_embed and valid_loss<2'")
+    parser.add_argument("--sort", metavar="[-]FIELD", help="smallest first; with - largest first")
+    parser.add_argument("--columns", metavar="A,B", help="what to show; default: what tells the runs apart")
+    parser.add_argument("--limit", type=int, metavar="N", help=f"how many [{NEWEST}; all with --json and --csv]")
+    parser.add_argument("--all", action="store_true", help="every run, however many")
+    parser.add_argument("--archived", action="store_true", help="those put out of sight as well")
+    parser.add_argument("--json", action="store_true", help="as JSON, with everything known unless --columns is given")
+    parser.add_argument("--csv", action="store_true", help="as CSV")
+    options = parser.parse_args(sort_joined(argv))
+    if options.json and options.csv:
+        raise UserError("--json and --csv are both given: remove one of them.")
+    if options.limit is not None and (options.limit < 1 or options.all):
+        raise UserError(f"--limit is {options.limit}: give a whole number of at least 1, or --all instead.")
+    known = load(Path(options.logs_dir))
+    found = selected(known, options.where, options.archived)
+    if options.sort:
+        found = ordered(known, found, options.sort)
+    plain = options.json or options.csv
+    limit = None if options.all or (plain and options.limit is None) else options.limit or NEWEST
+    rows = found[:limit]
+    columns = asked_columns(known, options.columns)
+    if options.json:
+        print(json.dumps([plain_row(row, columns) for row in rows], indent=1))
+    elif options.csv:
+        columns = columns or default_columns(rows)
+        writer = csv.writer(sys.stdout)
+        writer.writerow(columns)
+        writer.writerows([csv_cell(row.value(name)) for name in columns] for row in rows)
+    else:
+        show_table(rows, columns)
+        print(closing_line(known, found, rows, options))
+    return 0
+
+
+def best(argv: list[str]) -> int:
+    """`python -m runs best`"""
+    parser = CommandParser("python -m runs best", "The run with the best value of a metric, and those next to it.")
+    parser.add_argument("metric", nargs="?", default=GOAL, metavar="METRIC", help=f"[{GOAL}]")
+    parser.add_argument("--where", metavar="'…'", help="only among runs that fit, as 'model_size=xs'")
+    options = parser.parse_args(argv)
+    metric = options.metric.removeprefix("best.")
+    known = load(Path(options.logs_dir))
+    field = f"best.{metric}"
+    better = describe(metric).better
+    if better is None:
+        must_exist(known, metric, "METRIC")
+        raise UserError(
+            f"METRIC is {shown(metric)}: neither a low nor a high value of it is better; "
+            f"python -m runs list --sort {shown(metric)} sorts by it."
+        )
+    found = [record for record in selected(known, options.where, False) if record.value(field) is not None]
+    if not found:
+        must_exist(known, metric, "METRIC")
+        raise UserError(f"METRIC is {shown(metric)}: no run that fits has measured it yet.")
+    found.sort(key=lambda record: record.value(field), reverse=better == "higher")
+    value, step = found[0].best[metric]
+    at = "" if step is None else f" at step {step:,}"
+    place = f"the {better[:-2]}est of {len(found):,}"
+    print(f"{shown(found[0].run_id)}: {describe(metric).title} {figure(value)}{at}, {place}.")
+    show_table(found[:BEST], ["id", field, *varying(found[:BEST])])
+    return 0
+
+
+def sort_joined(argv: Sequence[str]) -> list[str]:
+    """`--sort -x` as `--sort=-x`, since argparse takes -x for a flag."""
+    words = list(argv)
+    for place in range(len(words) - 2, -1, -1):
+        if words[place] == "--sort" and words[place + 1].startswith("-") and not words[place + 1].startswith("--"):
+            words[place : place + 2] = [f"--sort={words[place + 1]}"]
+    return words
+
+
+def fields_help() -> str:
+    return (
+        f"A FIELD is a setting (ebt_type), a metric's last value (valid_loss), its best (best.valid_loss),\n"
+        f"{', '.join([*FIELDS, *PLACE])}.\n"
+        "--where joins comparisons = != < <= > >= ~ (contains, or a regular expression) with and, or, not and ( ).\n"
+        "A value is a number, a word, a text in quotes, true, false or none; began compares with dates: began>2026-11."
+    )
+
+
+def selected(known: Sequence[Record], text: str | None, archived: bool) -> list[Record]:
+    """The runs that fit --where, which may only name fields that some run has."""
+    if text is None:
+        return chosen(known, None, archived)
+    expression = parse(text)
+    for leaf in leaves(expression):
+        problem = field_problem(known, leaf.field) if known else None
+        if problem:
+            start = leaf.place[0]
+            raise pointed(text, (start, start + len(leaf.field)), problem)
+        if isinstance(leaf, Comparison) and isinstance(leaf.value, str) and leaf.sign[0] in "<>":
+            values = [value for record in known for value in several(record.value(leaf.field))]
+            if number(leaf.value) is None and not any(isinstance(value, str) for value in values):
+                sentence = f"{shown(leaf.field)} is a number: compare it with one."
+                raise pointed(text, leaf.place, sentence)
+    # a run that is asked for as archived is not hidden from the one who asks
+    archived = archived or any(leaf.field == "archived" for leaf in leaves(expression))
+    return chosen(known, expression, archived)
+
+
+def field_problem(known: Sequence[Record], field: str) -> str | None:
+    """What to say of a field that no run has, with the nearest ones."""
+    if field in FIELDS or field in PLACE or any(record.value(field) is not None for record in known):
+        return None
+    if field in FLAGS or any(field in record.settings for record in known):
+        return None  # a setting that is none everywhere
+    begins = "best." if field.startswith("best.") else ""
+    names = [*FIELDS, *PLACE, *all_names(known)]
+    near = difflib.get_close_matches(field.removeprefix("best."), names, 3, 0.7)
+    meant = f"did you mean {listing([begins + name for name in near])}?" if near else "see python -m runs list --help."
+    return f"no run has a setting or metric {shown(field)}: {meant}"
+
+
+def all_names(known: Iterable[Record]) -> list[str]:
+    """Every setting and metric of any run."""
+    groups = {id(flags): flags for record in known for _, flags in record.groups}
+    settings = dict.fromkeys(name for flags in groups.values() for name in flags)
+    return [*settings, *dict.fromkeys(name for record in known for name in record.last)]
+
+
+def must_exist(known: Sequence[Record], field: str, flag: str) -> None:
+    if known and (problem := field_problem(known, field)):
+        raise UserError(f"{flag} is {shown(field)}: {problem}")
+
+
+def ordered(known: Sequence[Record], found: list[Record], sort: str) -> list[Record]:
+    """By a field, numbers before texts; runs that do not have it come last either way."""
+    field, falling = sort.removeprefix("-"), sort.startswith("-")
+    must_exist(known, field, "--sort")
+    values = {id(record): sort_key(record.value(field)) for record in found}
+    there = [record for record in found if values[id(record)] is not None]
+    there.sort(key=lambda record: values[id(record)] or (0, 0.0, ""), reverse=falling)
+    return there + [record for record in found if values[id(record)] is None]
+
+
+def sort_key(value: Any) -> tuple[int, float, str] | None:
+    if value is None or value == [] or value != value:
+        return None
+    known = number(value)
+    return (0, known, "") if known is not None else (1, 0.0, shown(value))
+
+
+def asked_columns(known: Sequence[Record], text: str | None) -> list[str]:
+    columns = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not columns:
+        raise UserError("--columns is empty: give names with commas between them, as id,ebt_type,valid_loss.")
+    for name in columns:
+        must_exist(known, name, "--columns")
+    return columns
+
+
+def default_columns(rows: Sequence[Record]) -> list[str]:
+    """Enough to know a run by: its id, how it stands, what tells it from the others, and its loss."""
+    columns = ["id", "state", *varying(rows), "step", "train_loss", GOAL, f"best.{GOAL}", "seconds"]
+    if any(record.facts["tags"] for record in rows):
+        columns.append("tags")
+    return columns
+
+
+def fitting(rows: Sequence[Record], columns: list[str], width: int) -> list[str]:
+    """As many of the columns as the screen has room for, those that matter most."""
+    first = ("id", "state", f"best.{GOAL}", *varying(rows)[:1], "tags", "step", GOAL)
+    kept: set[str] = set()
+    for name in sorted(columns, key=lambda name: first.index(name) if name in first else len(first)):
+        wide = max(len(heading(name)), *(len(cell(name, row.value(name))) for row in rows)) + 2
+        if wide <= width or name == "id":
+            kept.add(name)
+            width -= wide
+    return [name for name in columns if name in kept]
+
+
+def varying(rows: Sequence[Record]) -> list[str]:
+    """The few settings by which these runs are told apart best."""
+    counts: dict[str, int] = {}
+    for name in dict.fromkeys(name for record in rows for name in record.settings):
+        if name not in NOT_COMPARED:
+            counts[name] = len({shown(record.settings.get(name)) for record in rows if record.settings})
+    varied = [name for name, count in counts.items() if count > 1]
+    varied.sort(key=lambda name: KEY.index(name) if name in KEY else len(KEY))
+    return varied[:VARYING]
+
+
+def plain_row(record: Record, columns: Sequence[str]) -> dict[str, Any]:
+    """For programs: the columns asked for, or everything."""
+    if columns:
+        return {name: record.value(name) for name in columns}
+    facts = {name: record.value(name) for name in FIELDS}
+    best = {name: {"value": value, "step": step} for name, (value, step) in record.best.items()}
+    found = {**facts, "settings": record.settings, "last": record.last, "best": best}
+    return {**found, "problems": record.facts["problems"]}
+
+
+def csv_cell(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    text = "" if value is None else " ".join(map(shown, value)) if isinstance(value, list) else shown(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def show_table(rows: Sequence[Record], columns: Sequence[str] = ()) -> None:
+    """The columns asked for, or those that there is room for."""
+    if not rows:
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    if not console.is_terminal:  # a file or another program has no edge at which to break lines
+        console.width = 1000
+    columns = columns or fitting(rows, default_columns(rows), console.width)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in columns:
+        numeric = all(isinstance(row.value(name), int | float | None) for row in rows) and name != "archived"
+        table.add_column(Text(heading(name)), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell(name, row.value(name))) for name in columns))
+    console.print(table)
+
+
+def heading(name: str) -> str:
+    return {"id": "run", "seconds": "time", f"best.{GOAL}": "best"}.get(name, name)
+
+
+def cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name == "seconds":
+        return duration(value)
+    if isinstance(value, list):
+        return " ".join(map(shown, value))
+    measured = isinstance(value, int | float) and not isinstance(value, bool) and name not in FLAGS
+    return figure(value) if measured else shown(value)
+
+
+def closing_line(known: Sequence[Record], found: Sequence[Record], rows: Sequence[Record], options: Any) -> str:
+    """How many there are, and how to see the others."""
+    logs = shown(options.logs_dir)
+    if not known:
+        return f"There are no runs in {logs}: python train_model.py makes one; --logs_dir names another folder."
+    said = (
+        f"{len(rows):,} of {len(found):,} runs; --all shows all." if len(rows) < len(found) else f"{len(rows):,} runs."
+    )
+    if not found:
+        said = f"None of the {len(known):,} runs in {logs} fits."
+    hidden = 0 if options.archived else sum(record.is_archived for record in known)
+    if hidden and not options.where:
+        said += f" {hidden:,} archived: --archived shows them too."
+    if damaged := sum(bool(record.facts["problems"]) for record in rows):
+        said += f" Of {damaged:,} something is missing: python -m runs show RUN says what."
+    return said.replace("1 runs.", "1 run.") if len(rows) == 1 == len(found) else said

@@ -1,0 +1,113 @@
+"""The last and the best value of every metric of a run, brought up to date from where metrics.jsonl was read to."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from zlib import crc32
+
+from runs.metrics import PLACE, describe
+
+CHUNK = 1 << 20  # bytes that are read at once
+GUARD = 300  # bytes before the place read to, by which a file that was cut and written anew is recognised
+
+
+class Measured(NamedTuple):
+    """offset, guard: how far the file was read, and a sum of what stands before it. best: {metric: [value, step]}."""
+
+    offset: int = 0
+    guard: int = 0
+    rows: int = 0
+    damaged: int = 0
+    last: dict[str, float] = {}  # noqa: RUF012 (never changed in place)
+    best: dict[str, tuple[float, int | None]] = {}  # noqa: RUF012
+
+
+def measure(path: Path, before: Measured | None = None) -> Measured:
+    """What a metrics.jsonl says; a last line that is still being written is left for the next time."""
+    try:
+        with open(path, "rb") as file:
+            known = before if before and is_continued(file, before) else Measured()
+            return read_on(file, known)
+    except OSError:
+        return Measured()
+
+
+def is_continued(file: IO[bytes], before: Measured) -> bool:
+    return guard_at(file, before.offset) == before.guard
+
+
+def guard_at(file: IO[bytes], offset: int) -> int:
+    start = max(0, offset - GUARD)
+    file.seek(start)
+    return crc32(file.read(offset - start))
+
+
+def read_on(file: IO[bytes], known: Measured) -> Measured:
+    last: dict[str, Any] = dict(known.last)
+    best = dict(known.best)
+    offset, found, damaged = known.offset, known.rows, known.damaged
+    file.seek(offset)
+    while lines := [line for line in file.readlines(CHUNK) if line.endswith(b"\n")]:
+        offset += sum(map(len, lines))
+        rows = rows_of(lines)
+        found += len(rows)
+        damaged += sum(map(bool, map(bytes.strip, lines))) - len(rows)
+        kinds: dict[tuple[str, ...], list[dict[str, Any]]] = {}  # rows of the same columns, to be judged together
+        for row in rows:
+            kinds.setdefault(tuple(row), []).append(row)
+            last.update(row)
+        for columns, alike in kinds.items():
+            for name in columns:
+                if sign := sign_of(name):
+                    take_best(best, name, sign, alike)
+    numbers = {name: value for name, value in last.items() if is_number(value)}
+    return Measured(offset, guard_at(file, offset), found, damaged, numbers, best)
+
+
+def rows_of(lines: list[bytes]) -> list[dict[str, Any]]:
+    """The rows that can be read; all at once where nothing is wrong, which takes half the time."""
+    try:
+        rows = json.loads(b"[" + b",".join(lines) + b"]")
+        if len(rows) == len(lines) and all(type(row) is dict for row in rows):
+            return list(rows)
+    except (ValueError, RecursionError):
+        pass
+    found = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            found.append(row)
+    return found
+
+
+def take_best(best: dict[str, tuple[float, int | None]], name: str, sign: int, rows: list[dict[str, Any]]) -> None:
+    """Put the best value of a column into `best`, with the first step that had it."""
+    values = [row[name] for row in rows]
+    if set(map(type, values)) != {float} or not math.isfinite(sum(values)):
+        rows = [row for row in rows if is_number(row[name]) and math.isfinite(row[name])]
+        values = [row[name] for row in rows]
+    if values:
+        value = min(values) if sign > 0 else max(values)
+        if name not in best or sign * value < sign * best[name][0]:
+            step = rows[values.index(value)].get("step")
+            best[name] = (value, step if type(step) is int else None)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it can be computed with: a whole number may have more digits than a float can hold."""
+    return type(value) is float or (type(value) is int and value.bit_length() < 1000)
+
+
+@cache
+def sign_of(name: str) -> int:
+    """1 where a smaller value is better, -1 where a larger one is, 0 where neither is."""
+    if name in PLACE:
+        return 0
+    return {"lower": 1, "higher": -1, None: 0}[describe(name).better]

@@ -1,0 +1,96 @@
+"""The pages where runs are read and compared in a browser, from files alone: `python -m runs page`, `... serve`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from config.command import CommandParser
+from config.errors import UserError
+from config.flags import shown
+
+AT_THE_END = 2.0  # seconds that the end of a run may spend on the pages of other runs
+
+
+def page(argv: list[str]) -> int:
+    """Write the site: all runs, or only these pages anew."""
+    parser = CommandParser("python -m runs page", "Write logs/index.html: every run, its curves, and comparisons.")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="write only the pages of these runs, and the list")
+    parser.add_argument(
+        "--watch", nargs="?", const=5.0, type=float, metavar="SECONDS", help="go on, as runs change, every so often [5]"
+    )
+    options = parser.parse_args(argv)
+    watch: float | None = options.watch
+    if watch is not None and not 0.5 <= watch <= 86_400:
+        raise UserError(f"--watch is {watch:g}: give seconds from 0.5 to 86400, or nothing for 5.")
+    logs = logs_folder(options.logs_dir)
+    from runs.pages.site import Site
+    from runs.reading import find_run
+
+    wanted = [find_run(logs, name).run_id for name in options.runs]
+    site = Site(logs)
+    with bar(logs) as advance:
+        written = site.write(wanted, 0 if wanted else float("inf"), watch or 0.0, advance)
+    others = f", {written.left} as they were" if written.left else ""
+    print(f"runs: {written.runs}, pages written anew: {written.rewritten}{others}")
+    print(f"page  {written.index}")
+    while watch is not None:
+        time.sleep(watch)
+        written = site.write(wanted, 0 if wanted else float("inf"), watch)
+        if written.rewritten:
+            print(f"{time.strftime('%H:%M:%S')}  {written.rewritten} of {written.runs} runs changed", flush=True)
+    return 0
+
+
+def serve(argv: list[str]) -> int:
+    """The same site, kept up to date, on this machine alone."""
+    parser = CommandParser("python -m runs serve", "Show the pages live, on this machine only.")
+    parser.add_argument("--port", type=int, default=8686, metavar="N", help="where to listen; 0 is any free one [8686]")
+    options = parser.parse_args(argv)
+    if not 0 <= options.port <= 65_535:
+        raise UserError(f"--port is {options.port}: give a whole number from 0 to 65535; 0 takes one that is free.")
+    logs = logs_folder(options.logs_dir)
+    from runs.pages.server import run_server
+    from runs.pages.site import Site
+
+    with bar(logs) as advance:
+        Site(logs).write(advance=advance)
+    return run_server(logs, options.port)
+
+
+def write_after_run(logs: Path, run_id: str) -> Path | None:
+    """The index after a run has ended, with that run's page; a failure is one line, since the run itself is well."""
+    try:
+        from runs.pages.site import Site
+
+        return Site(logs).write([run_id], AT_THE_END).index
+    except Exception as error:  # whatever it is, it must not cost a finished run its exit status
+        print(f"the pages were not written: {shown(str(error) or type(error).__name__)}", file=sys.stderr)
+        return None
+
+
+def logs_folder(name: str) -> Path:
+    """The folder of all runs, if there is one."""
+    logs = Path(name)
+    if not (logs / "runs").is_dir():
+        raise UserError(
+            f"--logs_dir is {shown(name)}: there is no {shown(str(logs / 'runs'))} yet; "
+            "train something first, or name the folder that has your runs."
+        )
+    return logs
+
+
+@contextmanager
+def bar(logs: Path) -> Iterator[Callable[[int], None]]:
+    """How far the writing is, for a person who waits; nothing in a log file."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("pages"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("pages", total=sum(1 for _ in (logs / "runs").iterdir()))
+        yield lambda count: progress.update(task, advance=count)

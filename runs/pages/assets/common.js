@@ -1,0 +1,172 @@
+// What all pages share: making elements, telling numbers, light and dark, looking for news.
+"use strict";
+var EBT = { index: { runs: [], settings: [] }, curves: {}, details: {} };
+
+// An element. Texts become text nodes, so nothing that a person typed is ever read as HTML.
+EBT.h = function (tag, attributes, ...children) {
+  const svg = ["svg", "polyline", "circle", "path"].includes(tag);
+  const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+};
+
+EBT.base = document.currentScript.getAttribute("src").replace("assets/common.js", "");
+
+// ---- numbers and times
+
+EBT.number = function (value, digits = 4) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "";
+  const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en-US");
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(digits - 2).replace("e+", "e");
+  return value.toLocaleString("en-US", {
+    minimumFractionDigits: 0,
+    maximumSignificantDigits: Math.max(digits, Math.ceil(Math.log10(size + 1))),
+  });
+};
+EBT.fixed = (value, places = 4) => (Number.isFinite(value) ? value.toFixed(Math.abs(value) >= 1e4 ? 0 : places) : "");
+EBT.large = function (value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "";
+  const units = [
+    [1e24, "Y"],
+    [1e21, "Z"],
+    [1e18, "E"],
+    [1e15, "P"],
+    [1e12, "T"],
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ];
+  const [size, unit] = units.find(([size]) => Math.abs(value) >= size) || [1, ""];
+  return `${Number((value / size).toPrecision(3))}${unit && "\u2009" + unit}`;
+};
+EBT.duration = function (seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "";
+  if (seconds < 60) return `${Number(seconds.toPrecision(2))} s`;
+  const minutes = Math.round(seconds / 60);
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${String(Math.floor(seconds % 60)).padStart(2, "0")} s`;
+  if (minutes < 2880) return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
+  return `${Math.floor(minutes / 1440)} d ${Math.round((minutes % 1440) / 60)} h`;
+};
+// The same in one number, for a column.
+EBT.briefly = function (seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "";
+  const [size, unit] = [
+    [86400 * 2, 86400, "d"],
+    [7200, 3600, "h"],
+    [120, 60, "min"],
+    [0, 1, "s"],
+  ]
+    .find(([least]) => seconds >= least)
+    .slice(1);
+  return `${(seconds / size).toFixed(unit === "s" ? 0 : 1)}\u2009${unit}`;
+};
+EBT.date = function (seconds) {
+  const date = new Date(seconds * 1000);
+  if (!Number.isFinite(seconds) || Number.isNaN(date.getTime())) return "";
+  const two = (value) => String(value).padStart(2, "0");
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}`;
+};
+EBT.plural = (count, word) => `${count.toLocaleString("en-US")} ${word}${count === 1 ? "" : "s"}`;
+EBT.shown = (value) => (typeof value === "string" ? value : (JSON.stringify(value) ?? ""));
+EBT.upper = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+// ---- parts of every page
+
+EBT.state = (state, more = "", cause = null) =>
+  EBT.h("span", { class: "state", "data-state": state.replaceAll(" ", "-"), title: cause }, EBT.h("i"), state + more);
+
+EBT.segments = function (label, options, chosen, choose) {
+  const group = EBT.h("div", { class: "segments", role: "group", "aria-label": label });
+  for (const [value, text] of options) {
+    const pressed = String(value === chosen);
+    group.append(
+      EBT.h(
+        "button",
+        { type: "button", "data-value": value, "aria-pressed": pressed, onclick: () => choose(value) },
+        text,
+      ),
+    );
+  }
+  return group;
+};
+
+EBT.toggle = (text, on, change, name) =>
+  EBT.h(
+    "label",
+    { class: "toggle" },
+    EBT.h("input", { type: "checkbox", name, checked: on, onchange: (event) => change(event.target.checked) }),
+    text,
+  );
+
+EBT.header = function (title, ...rest) {
+  const back = document.body.classList.contains("index")
+    ? null
+    : EBT.h("a", { class: "back", href: `${EBT.base ? "" : "../"}index.html` }, "All runs");
+  const theme = EBT.h(
+    "button",
+    {
+      type: "button",
+      class: "theme",
+      title: "light or dark",
+      "aria-label": "switch between light and dark",
+      onclick: EBT.switchTheme,
+    },
+    "\u25D0",
+  );
+  return EBT.h("header", {}, back, EBT.h("div", { class: "title" }, EBT.h("h1", {}, title), ...rest, theme));
+};
+
+EBT.runLink = (file) => `${EBT.base}${file}.html`;
+
+// ---- light and dark
+
+EBT.remembered = function (name, value) {
+  try {
+    // some browsers keep nothing for pages opened from a disk
+    if (value === undefined) return localStorage.getItem(name);
+    localStorage.setItem(name, value);
+  } catch {
+    /* then it lasts as long as the page */
+  }
+  return null;
+};
+EBT.isDark = () =>
+  (document.documentElement.dataset.theme ||
+    (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+EBT.switchTheme = function () {
+  document.documentElement.dataset.theme = EBT.isDark() ? "light" : "dark";
+  EBT.remembered("ebt-theme", document.documentElement.dataset.theme);
+  if (EBT.repaint) EBT.repaint();
+};
+if (EBT.remembered("ebt-theme")) document.documentElement.dataset.theme = EBT.remembered("ebt-theme");
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => EBT.repaint && EBT.repaint());
+
+// ---- data come as scripts, since a page opened from a disk may load nothing else
+
+EBT.load = (source) =>
+  new Promise((done) => {
+    const script = EBT.h("script", { src: source });
+    script.onload = script.onerror = () => {
+      script.remove();
+      done();
+    };
+    document.head.append(script);
+  });
+// live.js calls this: when the runs changed since, a page that has `sources` loads them again and draws itself anew.
+EBT.pulse = async function (mark, every) {
+  const changed = EBT.mark !== undefined && EBT.mark !== mark;
+  EBT.mark = mark;
+  if (changed && EBT.sources) {
+    for (const source of EBT.sources()) await EBT.load(`${source}?${mark}`);
+    EBT.render();
+  }
+  EBT.every = every || EBT.every; // a run that ends meanwhile writes pages that nobody goes on writing
+  if (EBT.every) setTimeout(() => EBT.load(`${EBT.base}live.js?${Date.now()}`), EBT.every * 1000);
+};

@@ -1,0 +1,139 @@
+"""`python -m runs rerun RUN`: the same settings again, as a new run, with changes if there are any."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from config import parse_command_line
+from config.command import CommandParser
+from config.errors import UserError
+from config.flags import FLAGS, NAMES, SettingsError, listing, shown
+from config.parser import Layer, read_tree, settle
+from config.record import values_of
+from config.rehearsals import REHEARSALS
+from runs.folder import JOB_RUN_DIR, LINEAGE, RUN_DIR, code_state
+from runs.reading import Run, find_run
+
+ROOT = Path(__file__).resolve().parent.parent
+# A new run has a folder of its own and begins at the beginning; its settings are all here.
+OF_ONE_RUN = ("config", "resume_training_ckpt", "logs_dir")
+# What other settings follow from, so that they come first and are always said.
+LEADING = ("model_size", "recipe", *REHEARSALS)
+
+
+def rerun(argv: list[str]) -> int:
+    """`python -m runs rerun`"""
+    parser = CommandParser(
+        "python -m runs rerun", "Train again here with a run's settings, as a new run that names it as its parent."
+    )
+    parser.add_argument("run", metavar="RUN", help="its id, its name, the beginning of its id, or last")
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="FLAG=VALUE", help="settings to change"
+    )
+    parser.add_argument("--dry_run", action="store_true", help="check it and print the command; start nothing")
+    options = parser.parse_args(argv)
+    run = find_run(Path(options.logs_dir), options.run)
+    changes = read_changes(options.set)
+    words, left_out = command_of(run, changes, options.logs_dir)
+    for name in left_out:
+        print(f"note: {shown(name)} of the record is left out: this version has no such flag.", file=sys.stderr)
+    if said := other_code(run):
+        print(f"note: {said}", file=sys.stderr)
+    command = [sys.executable, str(ROOT / "train_model.py"), *words]
+    print(shlex.join(["python", "train_model.py", *words]), flush=True)
+    if options.dry_run:
+        return 0
+    environment = {name: value for name, value in os.environ.items() if name not in (RUN_DIR, JOB_RUN_DIR)}
+    lineage = {"parent": run.run_id, "how": "rerun", "changes": changes}
+    os.execve(command[0], command, environment | {LINEAGE: json.dumps(lineage)})
+
+
+def read_changes(words: Sequence[str]) -> dict[str, Any]:
+    """{flag: plain value} of FLAG=VALUE words, each judged as the flag is."""
+    changes: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not equals or not name:
+            raise UserError(f"--set is {shown(word)}: write FLAG=VALUE, as --set max_steps=2000.")
+        if name in ("config", "resume_training_ckpt"):
+            raise UserError(f"--set is {shown(word)}: a new run begins anew, with its parent's settings; leave it out.")
+        flag = NAMES.get(name)
+        changes[name] = value
+        if flag and flag.kind is bool and value.lower() in ("true", "false"):
+            changes[name] = value.lower() == "true"
+        elif flag and flag.optional and value.lower() in ("none", "null"):
+            changes[name] = None
+        elif flag and flag.kind is tuple:
+            changes[name] = value.split()
+    problems: list[str] = []
+    layer = read_tree(changes, "--set", problems)
+    if problems:
+        raise SettingsError(problems)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in layer.values.items()}
+
+
+def command_of(run: Run, changes: Mapping[str, Any], logs_dir: str) -> tuple[list[str], list[str]]:
+    """The flags that give this run's settings with `changes`, and the names of settings that no flag has any more."""
+    if not run.settings:
+        raise UserError(f"{shown(run.run_id)} cannot be repeated: its config.json is missing or cannot be read.")
+    recorded = {name: value for name, value in run.settings.items() if name in FLAGS and name not in OF_ONE_RUN}
+    if recorded.get("is_random_seed") and "seed" not in changes:
+        recorded["is_random_seed"] = False  # the seed that was drawn is in the record
+    asked = asked_for(recorded, run) | {"logs_dir": logs_dir} | dict(changes)
+    words = words_of(asked)
+    got = values_of(parse_command_line(words))
+    if lost := [name for name, value in asked.items() if value is None and got[name] is not None]:
+        raise UserError(
+            f"{shown(run.run_id)} cannot be repeated by a command line: {listing(lost, 'and')} is null there, and only "
+            f"a file can say so; --set {lost[0]}=VALUE gives it another value."
+        )
+    return words, [name for name in run.settings if name not in FLAGS]
+
+
+def asked_for(recorded: Mapping[str, Any], run: Run) -> dict[str, Any]:
+    """Those of the settings that do not follow from its size, recipe or rehearsal by themselves."""
+    leading = {name: recorded[name] for name in LEADING if name in recorded}
+    problems: list[str] = []
+    origin = f"the record of {run.run_id}"
+    layer = read_tree(recorded, origin, problems)
+    usual = values_of(settle(read_tree(leading, origin, problems), Layer(), origin, problems))
+    return {name: value for name, value in layer.values.items() if value != usual[name] or is_leading(name, value)}
+
+
+def is_leading(name: str, value: Any) -> bool:
+    return name in LEADING and value != FLAGS[name].default
+
+
+def words_of(values: Mapping[str, Any]) -> list[str]:
+    """A command line that gives these values."""
+    words: list[str] = []
+    for name, value in values.items():
+        flag = FLAGS[name]
+        if flag.kind is bool:
+            if value or flag.off:
+                words.append(flag.spelled(value))
+        elif isinstance(value, list | tuple):
+            words += [flag.spelled(), *value] if value else []
+        elif value is not None:
+            text = str(value)
+            words += [f"{flag.spelled()}={text}"] if text.startswith("--") else [flag.spelled(), text]
+    return words
+
+
+def other_code(run: Run) -> str | None:
+    """What to say where the code is not that of the run."""
+    then, (now, _) = run.read("code.json"), code_state()
+    own = run.path / "code"
+    where = f"; its own lies in {shown(str(own))}" if own.is_dir() else ""
+    commits = [str(state.get("commit") or "unknown")[:10] for state in (then, now)]
+    if commits[0] != commits[1]:
+        return f"the run was made with commit {commits[0]} and this is {commits[1]}, so results may differ{where}."
+    if then.get("dirty") or now["dirty"]:
+        return f"there are or were uncommitted changes on commit {commits[1]}, so results may differ{where}."
+    return None

@@ -1,0 +1,256 @@
+"""A run in words: what it changed, what it took, and what came of it. The top of its page and of `runs show`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from config.flags import FLAGS, listing, shown
+from runs.index import Record
+from runs.metrics import describe
+from runs.reading import number
+
+# Where a run lives, what it is called and how it is looked at say nothing about what was tried.
+NOT_COMPARED = frozenset(
+    (
+        *("run_name", "logs_dir", "config", "resume_training_ckpt", "console_log_filename", "no_wandb", "wandb_entity"),
+        *(
+            "wandb_project",
+            "wandb_tags",
+            "wandb_offline",
+            "compare_baseline",
+            "log_model_archi",
+            "plan",
+            "print_config",
+        ),
+    )
+)
+NEAR = 50  # earlier runs among which the nearest is looked for
+NAMED = 8  # changes that are told one by one
+GOAL = "valid_loss"
+DATA = frozenset(("dataset_name", "dataset_dir", "text_field", "max_documents", "tokenizer", "validation_split_pct"))
+SAME = 0.005  # of a loss: a difference that another seed could make
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Sentences. against: the run that `changes` {flag: (there, here)} are told against; relation: what it is to it."""
+
+    against: Record | None
+    relation: str
+    changes: dict[str, tuple[Any, Any]]
+    summary: list[str] = field(default_factory=list)
+    stats: list[str] = field(default_factory=list)
+    takeaways: list[str] = field(default_factory=list)
+
+
+def summarise(record: Record, records: Sequence[Record]) -> Summary:
+    """The words about a run; `records` are all runs, this one among them, the newest first."""
+    against, relation = model_of(record, records)
+    changes = differences(against.settings, record.settings) if against else {}
+    return Summary(
+        against,
+        relation,
+        changes,
+        summary=[what_it_is(record), what_changed(record, against, relation, changes)],
+        stats=stats_of(record),
+        takeaways=takeaways_of(record, against),
+    )
+
+
+def model_of(record: Record, records: Sequence[Record]) -> tuple[Record | None, str]:
+    """The run that this one is best understood from: its parent, or the earlier one with the fewest differences."""
+    parent = record.facts["parent"]
+    if parent and (found := next((other for other in records if other.run_id == parent), None)):
+        return found, "its parent"
+    before = records[records.index(record) + 1 :] if record.value("model_name") is not None else []
+    earlier = list(islice((other for other in before if other.value("model_name") is not None), NEAR))
+    if not earlier:
+        return None, ""
+    return min(earlier, key=lambda other: distance(other.config, record.config)), "the nearest earlier run"
+
+
+def distance(a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]]) -> int:
+    """How many settings differ; groups that are the same in both are seen at once."""
+    return sum(
+        len(differences(a.get(group, {}), b.get(group, {})))
+        for group in a.keys() | b.keys()
+        if a.get(group) is not b.get(group)
+    )
+
+
+def differences(a: dict[str, Any], b: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """{flag: (in a, in b)} of the settings that make a difference; one that a version did not have is as by default."""
+    if a.keys() == b.keys():
+        return {name: (a[name], b[name]) for name in b if a[name] != b[name] and name not in NOT_COMPARED}
+    found = {}
+    for name in [*b, *(name for name in a if name not in b)]:
+        one, other = (values[name] if name in values else default_of(name) for values in (a, b))
+        if one != other and name not in NOT_COMPARED:
+            found[name] = one, other
+    return found
+
+
+def default_of(name: str) -> Any:
+    default = FLAGS[name].default if name in FLAGS else None
+    return list(default) if isinstance(default, tuple) else default
+
+
+def what_it_is(record: Record) -> str:
+    settings = record.settings
+    if not settings:
+        return "Its settings are not known."
+    kind = {"ebt": "An EBT", "baseline_transformer": "A Transformer++"}.get(settings.get("model_name", ""), "A model")
+    size = f" of size {shown(settings['model_size'])}" if "model_size" in settings else ""
+    conditioning = settings.get("ebt_type")
+    if settings.get("model_name") == "ebt" and conditioning not in (None, "default"):
+        size += f" with {shown(conditioning)}"
+    data = f" on {shown(settings['dataset_name'])}" if "dataset_name" in settings else ""
+    steps = f", {figure(settings['max_steps'])} steps" if "max_steps" in settings else ""
+    return f"{kind}{size}{data}{steps}."
+
+
+def what_changed(record: Record, against: Record | None, relation: str, changes: dict[str, tuple[Any, Any]]) -> str:
+    """One sentence: what is different here, and from which run."""
+    if against is None:
+        parent = record.facts["parent"]
+        return f"Its parent {shown(parent)} is not here." if parent else "There is no earlier run to tell it from."
+    if not changes:
+        return f"The same settings as {relation}, {shown(against.run_id)}."
+    told = [changed(name, *values) for name, values in list(changes.items())[:NAMED]]
+    if more := len(changes) - len(told):
+        told.append(f"{more} more")
+    return f"Other than {relation}, {shown(against.run_id)}: {listing(told, 'and')}."
+
+
+def changed(name: str, before: Any, after: Any) -> str:
+    if isinstance(after, bool) and isinstance(before, bool):
+        return f"{name} on" if after else f"{name} off"
+    return f"{name} {shown(after)} instead of {shown(before)}"
+
+
+def stats_of(record: Record) -> list[str]:
+    """How far it came, what that took, and the numbers."""
+    last, found = record.last, []
+    step, total = last.get("step"), record.settings.get("max_steps")
+    if step is not None:
+        of = f" of {total:,}" if isinstance(total, int) else ""
+        spent = f" in {duration(last['seconds'])} of training" if "seconds" in last else ""
+        speed = f", {last['tokens'] / last['seconds']:,.0f} tokens/s" if rate_is_known(last) else ""
+        found.append(f"Step {step:,.0f}{of}{spent}{speed}.")
+    cost = [f"{amount(last[name])} {unit}" for name, unit in (("tokens", "tokens"), ("flops", "FLOPs")) if name in last]
+    if cost:
+        found.append(f"It read {' and took '.join(cost)}." if "tokens" in last else f"It took {cost[0]}.")
+    for name in ("train_loss", GOAL, "test_loss"):
+        if name in last:
+            found.append(f"{describe(name).title.capitalize()} {figure(last[name])}{best_of(record, name)}.")
+    hosts = list(dict.fromkeys(str(attempt["host"]) for attempt in record.run.attempts if "host" in attempt))
+    if hosts:
+        times = record.facts["attempts"]
+        tries = "One attempt" if times == 1 else f"{times} attempts"
+        found.append(f"{tries} on {listing(list(map(shown, hosts)), 'and')}.")
+    return found + verdicts_of(record, good=True)
+
+
+def rate_is_known(last: dict[str, float]) -> bool:
+    return last.get("seconds", 0) > 0 and "tokens" in last
+
+
+def best_of(record: Record, name: str) -> str:
+    value, step = record.best.get(name, (None, None))
+    if value is None or value == record.last[name]:
+        return ""
+    return f" (best {figure(value)}" + (f" at step {step:,})" if step is not None else ")")
+
+
+def takeaways_of(record: Record, against: Record | None) -> list[str]:
+    """What a person would say looking at the numbers; nothing that they do not show."""
+    found = []
+    last, best = record.last, record.best
+    state = record.state
+    if state not in ("finished", "running", "prepared", "waiting"):
+        cause = str(record.run.attempts[-1].get("cause") or "") if record.run.attempts else ""
+        found.append(f"It did not finish: {shown(cause) if cause.startswith(state) else told(state, cause)}.")
+    if GOAL in last and GOAL in best:
+        value, step = best[GOAL]
+        worse = last[GOAL] - value
+        if worse > SAME * abs(value) and step is not None:
+            found.append(f"Its best validation was at step {step:,}; since then it got worse by {worse:.3g}.")
+        elif state == "finished" and step == last.get("step") and step:
+            found.append("Its last validation was its best, so it may still have been improving.")
+    found += compared(record, against)
+    gain = last.get("valid_thinking_gain")
+    if gain is not None and math.isfinite(gain) and is_trained(record):
+        helped = f"helped: the loss fell by {gain:.3g}" if gain > 0 else f"did not help: the loss rose by {-gain:.3g}"
+        found.append(f"Thinking {helped} nats from the first step of the descent to the last.")
+    alarms = record.run.rows("alarms.jsonl")
+    kinds = list(dict.fromkeys(shown(str(alarm.get("kind"))) for alarm in alarms))
+    if kinds:
+        found.append(f"{'An alarm' if len(alarms) == 1 else f'{len(alarms)} alarms'}: {listing(kinds, 'and')}.")
+    return found + verdicts_of(record, good=False)
+
+
+def told(state: str, cause: str) -> str:
+    return f"{state} ({shown(cause)})" if cause else state
+
+
+def is_trained(record: Record) -> bool:
+    """Whether its best validation is of a model that had learned; the first one comes before the first step."""
+    return GOAL in record.best and record.best[GOAL][1] != 0
+
+
+def verdicts_of(record: Record, good: bool) -> list[str]:
+    """What its use of the machine shows, in sentences: what is well, or what is not."""
+    verdicts = record.run.read("usage.json").get("verdicts")
+    found = [each for each in verdicts if isinstance(each, dict)] if isinstance(verdicts, list) else []
+    texts = [
+        shown(each["text"]) for each in found if isinstance(each.get("text"), str) and bool(each.get("good")) is good
+    ]
+    return [text[:1].upper() + text[1:] for text in texts]
+
+
+def compared(record: Record, against: Record | None) -> list[str]:
+    """Its best validation loss beside that of the run it is told from."""
+    if against is None or not is_trained(record) or not is_trained(against):
+        return []
+    if differences(against.settings, record.settings).keys() & DATA:  # losses on other texts are other numbers
+        return []
+    (mine, _), (theirs, _) = record.best[GOAL], against.best[GOAL]
+    title, other = describe(GOAL).title, shown(against.run_id)
+    if abs(mine - theirs) <= SAME * max(abs(mine), abs(theirs)):
+        return [f"Best {title} {figure(mine)}, as {other} ({figure(theirs)})."]
+    better = "better" if mine < theirs else "worse"
+    return [f"Best {title} {figure(mine)}: {better} than {other} ({figure(theirs)}) by {abs(mine - theirs):.3g}."]
+
+
+def figure(value: Any) -> str:
+    """A measured number, short."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return shown(value)
+    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
+        return f"{value:,.0f}"
+    return f"{value:.4f}" if 0.1 <= abs(value) < 100 else f"{value:.4g}"
+
+
+def amount(value: float) -> str:
+    """A large count in short: 819,200, 1.3 million, 1.2e+15."""
+    if value >= 1e12:
+        return f"{value:.3g}"
+    words = ((1e9, "billion"), (1e6, "million"))
+    return next((f"{value / size:.3g} {word}" for size, word in words if value >= size), f"{value:,.0f}")
+
+
+def duration(seconds: Any) -> str:
+    """7 min 43 s"""
+    left = number(seconds, math.nan)
+    if not math.isfinite(left) or left < 0:
+        return "?"
+    if left < 60:
+        return f"{left:.0f} s"
+    minutes, hours, days = int(left // 60), int(left // 3600), int(left // 86400)
+    if hours < 1:
+        return f"{minutes} min {int(left % 60)} s"
+    return f"{hours} h {minutes % 60} min" if days < 1 else f"{days} d {hours % 24} h"

@@ -1,0 +1,330 @@
+"""The pages in a real browser, opened from the disk: what a person sees and clicks, and nothing from the network."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs.pages.server import make_server
+from runs.pages.site import Site
+from tests.runs.test_pages import fake_run
+
+if not os.environ.get("CI"):
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+from playwright.sync_api import Browser, Page, sync_playwright
+
+CHROMIUM = Path("/usr/bin/chromium")
+SCRIPT = "wide <script>alert(1)</script>"
+NOISE = (0.0, 0.02, -0.01)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM.exists() and not os.environ.get("CI"):
+        pytest.skip(f"there is no {CHROMIUM}: apt-get install chromium")
+    with sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two settings with three seeds each, one run of another size with a dangerous name, and one without FLOPs."""
+    logs = tmp_path_factory.mktemp("site") / "logs"
+    for seed, noise in enumerate(NOISE):
+        two = fake_run(logs, "two-steps", seed, offset=0.5 + noise, number=seed)
+        fake_run(logs, "three-steps", seed, offset=noise, number=10 + seed, flags=("--mcmc_num_steps", "3"))
+    wide = fake_run(logs, SCRIPT, offset=0.3, number=20, flags=("--model_size", "3xs"))
+    fake_run(logs, "old", number=30, flops=False)
+    (two / "code.diff").write_text("diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n-old <b>\n+new\n")
+    (wide / "samples.jsonl").write_text(json.dumps({"step": 1, "prompt": "<b>", "text": "<img src=x>"}) + "\n")
+    (wide / "journal.jsonl").write_text(json.dumps({"time": 1, "tag": "IDEA", "text": "</script>"}) + "\n")
+    (wide / "alarms.jsonl").write_text(json.dumps({"step": 5, "text": "loss <i>rises", "advice": "wait"}) + "\n")
+    (wide / "divergence.jsonl").write_text(
+        "".join(f'{{"step": {n}, "what": "spike {n}", "back_to": 0}}\n' for n in range(9))
+    )
+    (wide / "usage.jsonl").write_text("".join(f'{{"step": {n}, "cpu_percent": {n}}}\n' for n in range(9)))
+    rows = [{"attempt": 1, "first_step": 0}, {"attempt": 1, "end": "x", "cause": "preempted", "last_step": 100}]
+    rows += [{"attempt": 2, "first_step": 100}, {"attempt": 2, "end": "y", "cause": "diverged", "last_step": 200}]
+    (wide / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Site(logs).write()
+    return logs
+
+
+class Window:
+    """A page that fails the test for a message on its console or a request beyond the disk."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.trouble: list[str] = []
+        page.on("console", lambda message: self.trouble.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.trouble.append(str(error)))
+        page.on("dialog", lambda dialog: self.trouble.append(f"dialog: {dialog.message}"))
+        page.on("requestfailed", lambda request: self.trouble.append(f"failed: {request.url}"))
+        page.on("request", lambda request: self.check(request.url))
+
+    def check(self, url: str) -> None:
+        if not url.startswith(("file:", "data:", "blob:")):
+            self.trouble.append(f"requested {url}")
+
+    def names(self) -> list[str]:
+        return self.page.locator("tbody .name a").all_inner_texts()
+
+    def title_of_axis(self, plot: str = ".plot") -> str:
+        return str(self.page.locator(f"{plot} .xtitle").first.text_content())
+
+
+@pytest.fixture
+def window(browser: Browser) -> Iterator[Window]:
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, offline=True)
+    context.set_default_timeout(60_000)
+    opened = Window(context.new_page())
+    yield opened
+    context.close()
+    assert not opened.trouble
+
+
+@pytest.fixture
+def index(window: Window, logs: Path) -> Window:
+    window.page.goto((logs / "index.html").as_uri())
+    return window
+
+
+def test_the_index_lists_sorts_and_filters(index: Window) -> None:
+    page = index.page
+    assert len(index.names()) == 8 and index.names()[0] == "old"  # the newest first
+    assert page.locator("tbody svg polyline").count() == 8
+    page.click("th[data-key=best] button")
+    best = [float(text) for text in page.locator("tbody tr td:nth-child(5)").all_inner_texts()]
+    assert best == sorted(best) and index.names()[0] == "three-steps"
+    page.click("th[data-key=best] button")
+    assert page.get_attribute("th[data-key=best]", "aria-sort") == "descending" and index.names()[0] == "two-steps"
+    page.fill("#search", "mcmc_num_steps=3 valid_loss<1.12")
+    assert index.names() == ["three-steps"]
+    page.fill("#search", "nothing like it")
+    assert page.is_visible("#none") and index.names() == []
+    page.fill("#search", "")
+    page.click(".states button[data-value=diverged]")
+    assert index.names() == [SCRIPT]
+    page.reload()  # what was chosen stays
+    assert index.names() == [SCRIPT]
+
+
+def test_a_name_with_a_script_is_text_and_its_run_opens(index: Window) -> None:
+    page = index.page
+    page.click(f"text={SCRIPT}")
+    page.wait_for_selector(".plot[data-drawn]")
+    assert page.inner_text("h1") == SCRIPT and page.title() == SCRIPT
+    headings = page.locator("h3").all_inner_texts()
+    assert headings[:3] == ["Loss", "Validation loss after each descent step", "Energy along the descent"]
+    assert {"Processor", "Journal", "Samples", "Settings", "Record"} <= set(headings)
+    assert page.locator(".plot[data-drawn]").first.locator(".annotation").all_text_contents() == ["attempt 2"]
+    text = page.inner_text("main")
+    assert "<b><img src=x>" in text and "</script>" in text and "loss <i>rises" in text
+    assert page.locator("main img").count() == 0
+    assert page.locator(".alarms > li").all_inner_texts()[-1].split("\n") == [
+        "step 8",
+        "spike 8",
+        "went back to step 0",
+    ]
+    assert page.locator(".alarms details li").count() == 4
+    assert "--model_size" in page.locator("section", has_text="Settings").first.inner_text()
+    assert index.title_of_axis() == "optimizer step"
+    page.click("button[data-value=flops]")
+    assert index.title_of_axis() == "training FLOPs"
+    page.fill("input[name=smoothing]", "80")
+    assert page.locator(".plot").first.locator("path.js-line").count() == 3  # training, pale and smoothed; validation
+    page.click("a.back")
+    page.wait_for_selector("tbody tr")
+
+
+def test_two_runs_are_compared_on_every_axis(index: Window) -> None:
+    page = index.page
+    assert page.is_disabled("#compare")
+    page.locator("tr", has_text="three-steps").first.locator("input").check()
+    page.locator("tr", has_text="script").first.locator("input").check()
+    page.click("text=Compare 2 runs")
+    page.wait_for_selector(".verdict")
+    assert page.locator(".legend li").all_inner_texts() == ["three-steps", SCRIPT]
+    assert "three-steps is lower by 0.3" in page.inner_text(".verdict")
+    assert "One seed each" in page.inner_text(".verdict") and "was ahead throughout" in page.inner_text(".verdict")
+    differences = page.inner_text("table.settings")
+    assert "--mcmc_num_steps" in differences and "3xs" in differences and "logs_dir" not in differences
+    titles = []
+    for axis in ("step", "tokens", "seconds", "flops"):
+        page.click(f"button[data-value={axis}]")
+        titles.append(index.title_of_axis())
+    assert titles == ["optimizer step", "tokens trained on", "training time, s", "training FLOPs"]
+    page.select_option("select[name=metric]", "train_loss")
+    page.check("input[name=logy]")
+    page.check("input[name=logx]")
+    assert page.locator(".plot .ytitle").text_content() == "Training loss, nats per token"
+    page.click("button[aria-label^='remove three']")
+    page.wait_for_function("document.querySelectorAll('.chip').length === 1")
+
+
+def test_seeds_become_a_band_with_a_verdict(window: Window, logs: Path) -> None:
+    page = window.page
+    files = [run.name for run in sorted((logs / "runs").glob("t*-steps*"))]
+    page.goto(f"{(logs / 'compare.html').as_uri()}#{','.join(files)}")
+    page.wait_for_selector(".verdict")
+    assert page.locator(".legend li").all_inner_texts() == ["three-steps (3 seeds)", "two-steps (3 seeds)"]
+    assert page.locator(".plot path.js-fill").count() == 2
+    assert "more than seed noise" in page.inner_text(".verdict .lead")
+    assert page.locator("table.settings tr", has_text="--seed").inner_text().split("\t") == ["--seed", *["0, 1, 2"] * 2]
+    page.goto(f"{(logs / 'compare.html').as_uri()}#{','.join(files[:3])}")
+    page.wait_for_selector("text=mean")
+    assert "three-steps (3 seeds) at step 200: mean 1.1303, from 1.1170 to 1.1469" in page.inner_text(".verdict")
+    page.go_back()
+    page.wait_for_selector("text=more than seed noise")
+    page.uncheck("input[name=grouped]")
+    assert page.locator(".legend li").count() == 6
+    assert "+new" in page.locator("pre.diff").first.text_content()  # type: ignore[operator]
+
+
+def test_an_axis_that_a_run_lacks_is_hidden_and_said(window: Window, logs: Path) -> None:
+    page = window.page
+    files = [next((logs / "runs").glob(f"{name}_*")).name for name in ("old", "three-steps")]
+    page.goto(f"{(logs / 'compare.html').as_uri()}#{','.join(files)},..%2F..%2Fevil")
+    page.wait_for_selector(".verdict")
+    assert page.inner_text(".lacking") == "FLOPs: not recorded by old"
+    assert page.locator(".segments button").all_inner_texts() == ["Step", "Tokens", "Time"]
+
+
+def test_no_runs_and_archived_runs(window: Window, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    Site(tmp_path).write()
+    window.page.goto((tmp_path / "index.html").as_uri())
+    assert "No runs yet: python train_model.py makes the first." in window.page.inner_text("#none")
+    (fake_run(tmp_path, "old", number=1) / "archived").touch()
+    fake_run(tmp_path, "empty", number=2, rows=[])
+    Site(tmp_path).write()
+    window.page.reload()
+    assert window.names() == ["empty"]
+    window.page.check("input[name=archived]")
+    assert window.names() == ["empty", "old"]
+    window.page.click("text=empty")
+    window.page.wait_for_selector("text=No metrics yet.")
+
+
+def test_light_and_dark(browser: Browser, logs: Path) -> None:
+    context = browser.new_context(color_scheme="dark")
+    page = context.new_page()
+    page.goto((logs / "index.html").as_uri())
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(background)
+    page.click("button.theme")
+    light = page.evaluate(background)
+    page.reload()
+    assert dark == "rgb(19, 22, 25)" and light == page.evaluate(background) == "rgb(251, 251, 252)"
+    context.close()
+
+
+def test_a_page_that_is_watched_shows_news_by_itself(browser: Browser, tmp_path: Path) -> None:
+    run = fake_run(tmp_path, "first")
+    Site(tmp_path).write(every=0.2)
+    server = make_server(tmp_path, 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    page = browser.new_page()
+    try:
+        page.goto((tmp_path / "index.html").as_uri())
+        page.fill("#search", "tiny")
+        served = browser.new_page()
+        served.goto(f"http://127.0.0.1:{server.server_address[1]}/pages/{run.name}.html")
+        fake_run(tmp_path, "tiny-second", number=5)
+        with open(run / "metrics.jsonl", "a") as file:
+            file.write('{"step": 400, "train_loss": 0.125}\n')
+        Site(tmp_path).write(every=0.2)
+        page.wait_for_selector("tbody tr", timeout=60_000)
+        assert page.locator("tbody .name a").all_inner_texts() == ["tiny-second"]
+        served.wait_for_selector("text=0.1250", timeout=60_000)
+    finally:
+        server.shutdown()
+        server.server_close()
+        page.close()
+
+
+@pytest.fixture(scope="module")
+def math_page(browser: Browser, logs: Path) -> Iterator[Page]:
+    page = browser.new_page()
+    page.goto((logs / "compare.html").as_uri())
+    yield page
+    page.close()
+
+
+def test_the_arithmetic_of_curves(math_page: Page) -> None:
+    def js(text: str) -> Any:
+        return math_page.evaluate(text)
+
+    assert js("[-1, 0, 5, 10, 15, 20, 21].map((x) => EBT.math.at([0, 10, 20], [1, 2, 4], x))") == [
+        *(None, 1, 1.5, 2, 3, 4, None)
+    ]
+    assert js("EBT.math.at([], [], 0)") is None
+    assert js("EBT.math.smooth([1, 3, null, 5], 0)") == [1, 3, None, 5]
+    assert js("EBT.math.smooth([1, 3, null, 5], 0.5)") == pytest.approx([1, 7 / 3, None, 27 / 7])
+    assert js("EBT.math.median([1, 9, 2, 3, 4], 3)") == [1, 5, 2, 3, 3]
+    assert js("EBT.math.whole([1, 2, null, 4], [1, null, 3, 4])") == [[1, 4], [1, 4]]
+    curves = "[[[0, 10], [0, 10]], [[5, 20], [1, 1]]]"
+    assert js(f"EBT.math.grid({curves}, 3)") == [5, 7.5, 10]
+    assert js("EBT.math.grid([[[0, 1], [0, 0]], [[2, 3], [0, 0]]])") == []
+    assert js(f"EBT.math.band({curves}, [5, 10])") == {
+        **{"x": [5, 10], "mean": [3, 5.5]},
+        **{"low": [1, 1], "high": [5, 10]},
+    }
+    along = "EBT.math.along({places: {step: [0, 10], tokens: [0, 640]}}, 'tokens', [5, 10, 11])"
+    assert js(along) == [320, 640, 640]
+
+
+def test_where_one_curve_overtakes_another(math_page: Page) -> None:
+    def turns(first: str, second: str, better: str = "lower", least: float = 0) -> list[tuple[int, bool]]:
+        xs = "Array.from({length: 101}, (_, x) => x)"
+        curve = "[{0}, {0}.map((x) => {1})]"
+        words = f"{curve.format(xs, first)}, {curve.format(xs, second)}, '{better}', {least}"
+        return [(round(turn["x"]), turn["leads"]) for turn in math_page.evaluate(f"EBT.math.overtakings({words})")]
+
+    assert turns("100 - x", "50") == [(50, True)]
+    assert turns("100 - x", "50", "higher") == [(50, False)]
+    assert turns("x", "200") == [] and turns("5", "5") == []
+    assert turns("Math.cos(x / 10)", "0") == [(16, True), (47, False), (79, True)]
+    # A tremble around the other curve is no change of lead: one is told, where the first of them was.
+    assert len(turns("50 - x + 5 * Math.sin(x)", "0")) > 1
+    ((place, leads),) = turns("50 - x + 5 * Math.sin(x)", "0", least=10)
+    assert leads and 45 <= place <= 55
+
+
+def test_a_difference_is_judged_by_the_noise_of_seeds(math_page: Page) -> None:
+    def verdict(first: list[float], second: list[float]) -> dict[str, Any]:
+        found: dict[str, Any] = math_page.evaluate("([a, b]) => EBT.math.verdict(a, b)", [first, second])
+        return found
+
+    assert verdict([1.0], [2.0]) == {"kind": "unknown", "difference": -1, "noise": None}
+    assert verdict([1.0, 1.02, 0.98], [1.5, 1.52, 1.48])["kind"] == "beyond"
+    assert verdict([1.0, 1.02, 0.98], [1.01, 1.03, 0.99])["kind"] == "within"
+    # Welch: equal spreads of 0.02 and three seeds each have four degrees of freedom.
+    assert verdict([1.0, 1.02, 0.98], [1.0, 1.02, 0.98])["noise"] == pytest.approx(2.776 * 0.02 * math.sqrt(2 / 3))
+    # One seed against three: its noise is taken to be theirs, with their two degrees of freedom.
+    assert verdict([1.0], [1.0, 1.02, 0.98])["noise"] == pytest.approx(4.303 * 0.02 * math.sqrt(1 + 1 / 3))
+    assert verdict([1.0, 1.0], [1.0, 1.0]) == {"kind": "within", "difference": 0, "noise": 0}
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_group(math_page: Page) -> None:
+    def run(file: str, **settings: Any) -> dict[str, Any]:
+        told = [{"name": name, "value": value, "compared": name != "run_name"} for name, value in settings.items()]
+        return {"file": file, "settings": told}
+
+    runs = [
+        run("a", run_name="x", seed=0, steps=2),
+        run("b", run_name="x", seed=0, steps=3),
+        run("c", run_name="y", seed=1, steps=2),
+        *(run("d"), run("e")),  # nothing is known of these, so nothing says that they are alike
+    ]
+    groups = math_page.evaluate("(runs) => EBT.math.bySeed(runs).map((group) => group.map((run) => run.file))", runs)
+    assert groups == [["a", "c"], ["b"], ["d"], ["e"]]

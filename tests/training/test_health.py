@@ -1,0 +1,306 @@
+"""Health while a run trains: an alarm on each planted fault, none on a run that is well, and each told once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runs.files import read_rows
+from training.alarms import KINDS, Facts, turning_points
+from training.health import GONE, Health
+from training.history import MOST_POINTS, MOST_VALIDATIONS, RECENT, History
+from training.order import Order
+from training.schedules import schedule
+
+# The default runs of an EBT and of its Transformer++, every 10 steps of 800.
+EBT = """
+    5.91 4.50 3.87 3.60 3.47 3.47 3.38 3.24 3.14 3.00 2.97 2.83 2.83 2.75 2.74 2.64 2.67 2.60 2.68 2.60 2.57 2.57
+    2.57 2.57 2.51 2.47 2.46 2.38 2.41 2.36 2.32 2.38 2.40 2.32 2.30 2.30 2.32 2.27 2.31 2.29 2.29 2.30 2.21 2.18
+    2.28 2.21 2.18 2.18 2.11 2.23 2.10 2.09 2.08 2.09 2.09 2.10 2.03 2.01 2.01 2.06 2.09 2.03 1.99 1.98 1.95 2.07
+    1.97 1.94 1.93 1.94 1.96 1.96 1.97 1.89 2.00 1.97 1.93 1.97 1.91 1.92
+"""
+EBT_NORMS = """
+    17.6 3.8 3.2 3.5 2.5 3.5 2.6 2.3 2.5 2.6 2.7 2.4 2.5 2.0 2.1 1.9 1.8 2.1 3.1 1.9 1.7 1.9 1.9 3.9 1.9 1.8 1.9 2.0
+    2.1 1.8 1.7 2.0 1.5 1.8 1.6 1.5 1.4 1.6 2.0 1.6 1.7 1.6 1.7 1.8 1.5 1.7 1.5 1.6 1.5 2.3 1.6 1.6 1.6 1.6 1.7 1.6
+    1.6 1.5 1.7 1.5 1.5 1.6 1.6 1.6 1.7 1.5 1.4 1.7 1.6 1.6 1.6 1.6 1.6 1.6 1.7 1.6 1.6 1.7 1.6 1.7
+"""
+TRANSFORMER = """
+    5.33 4.09 3.42 3.03 2.90 2.87 2.76 2.62 2.61 2.46 2.49 2.39 2.41 2.33 2.31 2.24 2.28 2.18 2.25 2.20 2.16 2.16
+    2.17 2.07 2.09 2.05 2.02 1.97 2.01 1.96 1.93 1.97 2.00 1.90 1.92 1.93 1.96 1.89 1.92 1.92 1.90 1.93 1.84 1.82
+    1.93 1.88 1.84 1.82 1.79 1.88 1.76 1.77 1.75 1.78 1.77 1.75 1.72 1.71 1.72 1.76 1.79 1.73 1.70 1.67 1.68 1.78
+    1.71 1.67 1.66 1.67 1.71 1.68 1.70 1.63 1.74 1.69 1.68 1.70 1.67 1.66
+"""
+UNIGRAM = 3.4
+FACTS = Facts(warm_up_steps=80, clip=1.0, unigram=UNIGRAM)
+RATE = schedule(
+    SimpleNamespace(  # type: ignore[arg-type]
+        warm_up_base_lr_divider=100,
+        min_lr_scale=10,
+        max_scheduling_steps=None,
+        warm_up_steps=80,
+        lr_schedule="cosine",
+    ),
+    8000,
+)
+
+
+def row(step: int, loss: float, norm: float = 1.6, rate: float | None = None) -> dict[str, Any]:
+    learning = RATE(step) if rate is None else rate
+    return {
+        **{"step": step, "train_loss": loss, "gradient_norm": norm, "clipped_share": float(norm > 1)},
+        "learning_rate/decay": learning,
+    }
+
+
+def validation(step: int, loss: float, accuracy: float = 0.5, spread: float = 0.4) -> dict[str, Any]:
+    return {"step": step, "valid_loss": loss, "valid_accuracy": accuracy, "valid_spread": spread}
+
+
+def watch(tmp_path: Path, facts: Facts = FACTS, **more: Any) -> tuple[Health, list[str]]:
+    """A watch over a run, and what it says."""
+    said: list[str] = []
+    recorder: Any = SimpleNamespace(readers=[])
+    guard: Any = SimpleNamespace(events=[])
+    return Health(tmp_path, recorder, facts, guard, said.append, **more), said
+
+
+def alarms(rows: list[dict[str, Any]], tmp_path: Path, facts: Facts = FACTS) -> dict[str, int]:
+    """The kinds that were told, and the step of the first."""
+    health, said = watch(tmp_path / str(len(list(tmp_path.iterdir()))), facts)
+    health.path.parent.mkdir()
+    for one in rows:
+        health.read(one)
+    told = read_rows(health.path)
+    assert len(said) == len(told)
+    assert all(alarm.keys() == {"step", "time", "kind", "text", "advice"} for alarm in told)
+    return {alarm["kind"]: alarm["step"] for alarm in reversed(told)}
+
+
+def healthy(seed: int, steps: int = 8000, noise: float = 0.035, every: int = 10) -> list[dict[str, Any]]:
+    """A run as they go: a falling power of the step, noise, and validations that follow."""
+    draw = np.random.default_rng(seed)
+    rows = []
+    for step in range(every, steps + 1, every):
+        loss = 1.2 + 5 * (1 + step / 15) ** -0.45
+        rows.append(row(step, loss + draw.normal(0, noise)))
+        if step % 500 == 0:
+            rows.append(validation(step, loss + 0.02 + draw.normal(0, 0.004), 0.7 - loss / 10))
+    return rows
+
+
+@pytest.mark.parametrize("losses", [EBT, TRANSFORMER])
+def test_the_default_run_is_well(losses: str, tmp_path: Path) -> None:
+    rows = [
+        row(10 * number, loss, norm, schedule_of_800(10 * number))
+        for number, (loss, norm) in enumerate(zip(numbers(losses), numbers(EBT_NORMS), strict=True), 1)
+    ]
+    rows.insert(0, validation(0, 6.28, 0.005, 0.1))
+    rows.insert(63, validation(625, 2.04, 0.46))
+    rows.append(validation(800, 1.94, 0.49))
+    assert alarms(rows, tmp_path) == {}
+
+
+def numbers(text: str) -> list[float]:
+    return [float(word) for word in text.split()]
+
+
+def schedule_of_800(step: int) -> float:
+    return min(1.0, step / 80) * (0.55 + 0.45 * math.cos(math.pi * step / 800))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0.01, 0.035, 0.1, 0.3]))
+def test_a_run_that_learns_is_well(seed: int, noise: float) -> None:
+    health, said = watch(Path("nowhere"))
+    for one in healthy(seed, noise=noise):
+        health.read(one)
+    assert said == []
+
+
+def changed(change: Callable[[dict[str, Any]], dict[str, Any]], seed: int = 0, **more: Any) -> list[dict[str, Any]]:
+    return [{**one, **change(one)} for one in healthy(seed, **more)]
+
+
+def overconfident(one: dict[str, Any]) -> dict[str, Any]:
+    return {"valid_loss": 1.6 + one["step"] / 20_000} if "valid_loss" in one and one["step"] > 2000 else {}
+
+
+def overfitted(one: dict[str, Any]) -> dict[str, Any]:
+    if one["step"] <= 3000:
+        return {}
+    past = (one["step"] - 3000) / 5000
+    if "valid_loss" in one:
+        return {"valid_loss": 1.75 + 0.2 * past, "valid_accuracy": 0.5}
+    return {"train_loss": one["train_loss"] - 0.8 * past}
+
+
+def flat(one: dict[str, Any]) -> dict[str, Any]:
+    return {name: 2.0 + one[name] / 100 for name in ("train_loss", "valid_loss") if name in one and one["step"] > 500}
+
+
+def swinging(one: dict[str, Any]) -> dict[str, Any]:
+    swing = 0.3 * math.sin(one["step"] / 25) if one["step"] > 1000 else 0.0
+    return {"train_loss": one["train_loss"] + swing} if "train_loss" in one else {}
+
+
+def rising(one: dict[str, Any]) -> dict[str, Any]:
+    past = max(0, one["step"] - 1000)
+    return {"train_loss": one["train_loss"] + past / 1000} if "train_loss" in one else {}
+
+
+FAULTS: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
+    "overconfidence": (overconfident, "more answers are right, and the wrong ones are too sure"),
+    "overfitting": (overfitted, "the model learns its training text by heart"),
+    "plateau": (flat, "the training loss is 2.0"),
+    "oscillation": (swinging, "the training loss swings between about"),
+    "divergence": (rising, "the training loss has risen from"),
+    "clipping": (lambda one: {"gradient_norm": 30.0}, "its norm is 30 where 1 is allowed"),
+    "constant predictions": (lambda one: {"valid_spread": 0.001}, "predictions hardly depend on the context"),
+    "unlearned": (
+        lambda one: {name: UNIGRAM + one[name] / 100 for name in ("train_loss", "valid_loss") if name in one},
+        "guessing by how often tokens occur gives 3.400",
+    ),
+}
+
+
+def test_every_kind_has_its_fault() -> None:
+    assert FAULTS.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_planted_fault_is_told(kind: str, tmp_path: Path) -> None:
+    change, words = FAULTS[kind]
+    for seed in range(2):
+        assert kind in alarms(changed(change, seed), tmp_path)
+    texts = [alarm["text"] for file in tmp_path.glob("*/alarms.jsonl") for alarm in read_rows(file)]
+    assert any(words in text for text in texts), texts
+
+
+@pytest.mark.parametrize("kind", ["plateau", "oscillation", "clipping", "constant predictions"])
+def test_a_fault_is_not_taken_for_another(kind: str, tmp_path: Path) -> None:
+    assert alarms(changed(FAULTS[kind][0]), tmp_path).keys() == {kind}
+
+
+def test_clipping_a_little_is_no_trouble(tmp_path: Path) -> None:
+    assert alarms(changed(lambda one: {"gradient_norm": 3.0}), tmp_path) == {}
+    assert alarms(changed(lambda one: {"gradient_norm": 30.0}), tmp_path, Facts(80, 0.0, UNIGRAM)) == {}
+
+
+def test_a_low_learning_rate_explains_a_plateau(tmp_path: Path) -> None:
+    rows = changed(flat)
+    for one in rows:
+        one["learning_rate/decay"] = 1.0 if one["step"] < 600 else 0.3
+    assert "plateau" not in alarms(rows, tmp_path)
+
+
+def test_a_trouble_is_told_again_only_if_it_went_away(tmp_path: Path) -> None:
+    health, said = watch(tmp_path)
+    for text in ["bad", "bad", *[None] * (GONE - 1), "bad", *[None] * GONE, "bad", "bad"]:
+        health.judge(7, "plateau", text, "wait")
+    assert said == ["alarm, step 7: plateau: bad.\n  Usual remedies: wait."] * 2
+    assert [alarm["kind"] for alarm in read_rows(tmp_path / "alarms.jsonl")] == ["plateau", "plateau"]
+
+
+def test_what_the_divergence_guard_saw_is_written_down_once(tmp_path: Path) -> None:
+    health, said = watch(tmp_path)
+    health.guard.events.append({"step": 31, "what": "the loss is 9, 700 deviations over its mean"})
+    health.look(32)
+    health.look(33)
+    (alarm,) = read_rows(tmp_path / "alarms.jsonl")
+    assert (alarm["step"], alarm["kind"]) == (31, "divergence") and said == [], "the guard has said it itself"
+
+
+def test_a_full_disk_costs_the_note_and_not_the_run(tmp_path: Path) -> None:
+    health, said = watch(tmp_path / "nowhere")  # a folder that cannot be written
+    for one in changed(FAULTS["clipping"][0], steps=500):
+        health.read(one)
+    assert len(said) == 1 and said[0].startswith("alarm, step 300: clipping: the gradient is clipped at 100%")
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 800), st.integers(0, 2**32))
+def test_a_resumed_watch_goes_on_as_if_never_stopped(cut: int, seed: int) -> None:
+    rows = changed(swinging, seed)
+    whole, said = watch(Path("nowhere"))
+    first, said_first = watch(Path("nowhere"))
+    second, said_second = watch(Path("nowhere"))
+    for one in rows:
+        whole.read(one)
+    for one in rows[:cut]:
+        first.read(one)
+    second.load_state_dict(first.state_dict())
+    for one in rows[cut:]:
+        second.read(one)
+    assert said_first + said_second == said and second.state_dict() == whole.state_dict()
+
+
+def test_a_month_of_rows_takes_bounded_memory() -> None:
+    history = History()
+    for step in range(1, 3_001):
+        history.add({**row(step, 2.0), **validation(step, 2.0)}, 80)
+    assert len(history.whole) < MOST_POINTS and len(history.recent) == RECENT
+    assert len(history.validations) <= MOST_VALIDATIONS and history.validations[0].step == 1
+    steps = np.diff([point.step for point in history.whole])
+    assert set(steps.tolist()) == {history.merged}, "evenly spaced over the whole run"
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=60), st.floats(0.01, 10))
+def test_a_curve_turns_as_often_from_either_end(values: list[float], swing: float) -> None:
+    turns, low, high = turning_points(values, swing)
+    assert 0 <= turns < len(values) and low <= high
+    if max(values) - min(values) < swing:
+        assert turns == 0
+
+
+def batches(order: np.ndarray, size: int, length: int = 16) -> list[np.ndarray]:
+    """Batches of the rows of a text in this order."""
+    text = np.random.default_rng(1).integers(0, 50, length * (int(order.max()) + 1) + 1)
+    rows = [text[place * length : (place + 1) * length + 1] for place in order]
+    return [np.stack(rows[place : place + size]) for place in range(0, len(rows) - size + 1, size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_rows_in_order_are_told_from_shuffled_ones(size: int) -> None:
+    draw = np.random.default_rng(0)
+    ordered, shuffled = Order(), Order()
+    for rows in batches(np.arange(400), size):
+        ordered.see(rows)
+    for _ in range(4):  # epochs, each in an order of its own
+        for rows in batches(draw.permutation(400), size):
+            shuffled.see(rows)
+    assert ordered.trouble() == "the rows of a batch follow one another in the text: the training data is not shuffled"
+    assert shuffled.trouble() is None
+
+
+def test_batches_that_come_again_in_the_same_order_are_told() -> None:
+    order = Order()
+    for rows in batches(np.random.default_rng(0).permutation(200), 8) * 2:
+        order.see(rows)
+    assert str(order.trouble()).startswith("the same batches come again in the same order")
+
+
+def test_a_text_of_one_letter_tells_nothing_about_order() -> None:
+    order = Order()
+    for number in range(100):
+        rows = np.zeros((8, 17), dtype=np.int64)
+        rows[:, 5] = number
+        order.see(rows)
+    assert order.trouble() is None
+
+
+def test_reading_in_order_by_the_settings_is_told_unless_it_is_meant(tmp_path: Path) -> None:
+    health, said = watch(tmp_path, in_order=True)
+    health.read(validation(0, 6.0))
+    assert said[0].startswith("alarm, step 0: not shuffled: the settings have the training rows read in order.")
+    health, said = watch(tmp_path, in_order=False, look_at_order=False)
+    health.order.repeated = 100
+    health.read(validation(0, 6.0))
+    assert said == [], "--overfit_batches repeats its batches on purpose"

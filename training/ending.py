@@ -1,0 +1,88 @@
+"""Ends a run before its last step: when its goal is met (--goal), or when it stopped getting better (--early_stop)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytorch_lightning as pl
+
+from config import RunConfig
+from config.goal import Goal
+from training.recorder import Recorder
+
+GOAL_UNMET = 3  # exit status
+
+
+class Ending(pl.Callback):
+    """Judges every validation; all processes see the same numbers, so they end alike.
+
+    reason: why the run ended early, for attempts.jsonl; empty while it goes on.
+    """
+
+    def __init__(self, config: RunConfig, recorder: Recorder, say: Callable[[str], None]) -> None:
+        self.goal = Goal.parse(config.trainer.goal) if config.trainer.goal else None
+        self.patience = config.trainer.early_stop
+        self.monitor = config.checkpoint.checkpoint_monitor_string
+        self.smaller_is_better = config.checkpoint.checkpoint_monitor_mode == "min"
+        self.recorder = recorder
+        self.say = say
+        self.best: float | None = None  # of the monitored metric
+        self.since = 0  # validations since then
+        self.nearest: tuple[float, int] | None = None  # to the goal: value and step
+        self.met_at: int | None = None
+        self.reason = ""
+
+    def state_dict(self) -> dict[str, Any]:
+        names = ("monitor", "best", "since", "nearest", "met_at")
+        return {"goal": str(self.goal), **{name: getattr(self, name) for name in names}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["monitor"] == self.monitor:  # a resume may watch something else, or have another goal
+            self.best, self.since = state["best"], state["since"]
+        if state["goal"] == str(self.goal):
+            self.nearest, self.met_at = state["nearest"], state["met_at"]
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self.judge(trainer, {f"valid_{name}": value for name, value in self.recorder.results["valid"].items()})
+
+    def judge(self, trainer: pl.Trainer, measured: dict[str, float]) -> None:
+        step = trainer.global_step
+        if self.goal is not None and (value := measured.get(self.goal.metric)) is not None:
+            if self.nearest is None or self.goal.is_nearer(value, self.nearest[0]):
+                self.nearest = (value, step)
+            if self.goal.is_met(value):
+                self.met_at = step
+                self.stop(trainer, "goal met", f"--goal {self.goal} is met at step {step}: it is {value:.4f}.")
+        if self.patience and (value := measured.get(self.monitor)) is not None:
+            better = self.best is None or (value < self.best if self.smaller_is_better else value > self.best)
+            self.best, self.since = (value, 0) if better else (self.best, self.since + 1)
+            if self.since >= self.patience:
+                words = f"--early_stop {self.patience}: {self.monitor} did not get better than {self.best:.4f} for"
+                words += f" {self.since} validation{'s' if self.since > 1 else ''}; the run ends at step {step}."
+                self.stop(trainer, "no longer getting better", words)
+
+    def stop(self, trainer: pl.Trainer, reason: str, words: str) -> None:
+        if not self.reason:
+            self.reason = reason
+            trainer.should_stop = True
+            self.say(words)
+
+    @property
+    def cause(self) -> str:
+        """What attempts.jsonl says of the end."""
+        return f"finished: {self.reason}" if self.reason else "finished"
+
+    def verdict(self) -> tuple[int, str]:
+        """Exit status and a sentence at the end of the run."""
+        if self.goal is None:
+            return 0, ""
+        if self.met_at is not None:
+            return 0, f"--goal {self.goal} was met at step {self.met_at}."
+        nearest = (
+            "it was never measured"
+            if self.nearest is None
+            else "the nearest was {:.4f} at step {}".format(*self.nearest)
+        )
+        return GOAL_UNMET, f"--goal {self.goal} was not met: {nearest}."
