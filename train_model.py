@@ -71,6 +71,7 @@ def look(config: RunConfig) -> int:
 def train(config: RunConfig) -> int:
     """Train (or only test) a model in a run folder of its own, or go on in the one it was stopped in."""
     from runs import RunFolder, copy_output, is_first_process
+    from runs.attempts import process_rank
     from runs.pages import write_after_run
     from runs.signals import listener
 
@@ -82,6 +83,7 @@ def train(config: RunConfig) -> int:
         )
     else:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (one process speaks for all)
+        copy_output(folder.path / f"rank_{process_rank()}.log")
 
     from data import build_data
     from models import build_model

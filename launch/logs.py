@@ -66,9 +66,13 @@ def job_of(path: Path) -> str:
 
 
 class RunLog:
-    """All files of a run as one. What a job's own log has is left out of the copy that the run keeps."""
+    """All files of a run as one. What a job's own log has is left out of the copy that the run keeps.
 
-    def __init__(self, run: Run) -> None:
+    rank: of another process than the first, which has a file of its own.
+    """
+
+    def __init__(self, run: Run, rank: int = 0) -> None:
+        self.rank = rank
         self.path = run.path.resolve()  # as the log's own place in job.json is
         self.files: dict[Path, LogFile] = {}
         self.starts: set[float] = set()
@@ -76,10 +80,12 @@ class RunLog:
     def read(self) -> list[Part]:
         run = Run(self.path)
         copy = self.path / str(run.settings.get("console_log_filename") or "console.log")
-        own = sorted(self.path.glob("slurm-*.log"))
-        if isinstance(elsewhere := run.job.get("log"), str) and Path(elsewhere) not in own:
+        if self.rank:
+            copy = self.path / f"rank_{self.rank}.log"
+        own = [] if self.rank else sorted(self.path.glob("slurm-*.log"))
+        if not self.rank and isinstance(elsewhere := run.job.get("log"), str) and Path(elsewhere) not in own:
             own.append(Path(elsewhere))
-        before = [] if own or copy.exists() else sorted(self.path.glob("submitit/*_log.out"))
+        before = [] if own or copy.exists() or self.rank else sorted(self.path.glob("submitit/*_log.out"))
         jobs = {job_of(path) for path in own if path.exists()}
         parts = []
         for path in (*own, copy, *before):
@@ -105,6 +111,7 @@ def logs(argv: list[str]) -> int:
     parser.add_argument("run", metavar="RUN", help="id, name, job, path, or last")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended, through requeues")
     parser.add_argument("--attempt", type=int, metavar="N", help="only that of the Nth attempt")
+    parser.add_argument("--rank", type=int, default=0, metavar="R", help="what that process printed [0]")
     parser.add_argument("--lines", type=int, metavar="N", help=f"only the last N lines [all; {FOLLOWED} with -f]")
     options = parser.parse_args(argv)
     if options.lines is not None and options.lines < 0:
@@ -112,7 +119,10 @@ def logs(argv: list[str]) -> int:
     run = find_run(Path(options.logs_dir), options.run)
     if options.attempt is not None and options.follow:
         raise UserError("--attempt and -f do not go together: an attempt that is followed is the newest one.")
-    log = RunLog(run)
+    ranks = {0, *(int(file.stem[5:]) for file in run.path.glob("rank_*.log") if file.stem[5:].isdecimal())}
+    if options.rank not in ranks:
+        raise UserError(f"--rank is {options.rank}: {run.run_id} has {', '.join(map(str, sorted(ranks)))}.")
+    log = RunLog(run, options.rank)
     parts = log.read()
     if options.attempt is not None:
         parts = parts_of(log, run, parts, options.attempt)

@@ -76,9 +76,14 @@ def slurm_job() -> dict[str, Any]:
     return {key: os.environ[name] for key, name in names.items() if name in os.environ}
 
 
+def process_rank() -> int:
+    """The number of this process among those of its run, from 0."""
+    return max(int(os.environ.get(name) or 0) for name in ("LOCAL_RANK", "SLURM_PROCID", "RANK"))
+
+
 def is_first_process() -> bool:
     """Whether this is the process that writes the record; the others of a run only compute."""
-    return not any(int(os.environ.get(name) or 0) for name in ("LOCAL_RANK", "SLURM_PROCID", "RANK"))
+    return process_rank() == 0
 
 
 def stamp(seconds: float) -> str:

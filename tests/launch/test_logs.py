@@ -61,6 +61,16 @@ def test_one_log_with_a_line_between_attempts(run: Path, logs: Path, capsys: pyt
     assert told(capsys, logs, "--lines", "2") == ["third", "no end"] and told(capsys, logs, "--lines", "0") == []
 
 
+def test_another_process_has_a_log_of_its_own(run: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "rank_1.log").write_text(mark(895, "7") + "first of the second\n" + mark(95) + "third of the second\n")
+    shown = told(capsys, logs, "--rank", "1")
+    assert shown[0].startswith("──── attempt 1") and shown[1] == "first of the second"
+    assert shown[2].startswith("──── attempt 3") and shown[3:] == ["third of the second"]
+    assert "second" in told(capsys, logs) and "first of the second" not in told(capsys, logs)
+    assert main(["logs", "--logs_dir", str(logs), "one", "--rank", "2"]) == 2
+    assert capsys.readouterr().err.endswith("has 0, 1.\n")
+
+
 def test_a_log_wherever_sbatch_was_told_to_write_it(logs: Path, tmp_path: Path, capsys: Any) -> None:
     elsewhere = tmp_path / "slurm-ebt-7.out"
     elsewhere.write_text("from before there were marks\n")

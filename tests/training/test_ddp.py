@@ -23,6 +23,9 @@ def test_two_processes_equal_one_with_the_doubled_batch(corpus: Path, tmp_path: 
             assert a.get(name, 0) == pytest.approx(b.get(name, 0), rel=2e-4), (name, a["step"])
         assert a.get("valid_targets") == b.get("valid_targets"), "every validation token once"
     assert output.count("step      6  valid loss") == 1
+    assert "step      6  valid loss" in (two.run_folder / "console.log").read_text()
+    assert (two.run_folder / "rank_1.log").read_text().startswith("== "), "each process has a log of its own"
+    assert not (one.run_folder / "rank_1.log").exists()
 
 
 def test_two_processes_resume(corpus: Path, tmp_path: Path) -> None:
