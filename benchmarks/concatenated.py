@@ -108,7 +108,9 @@ def training_loss(model: EnergyLanguageModel, rows_BS: Tensor) -> Tensor:
     assert shape.norm == "rms" and shape.activation == "silu" and shape.separator_id is None and model.replay is None
     assert not model.thinking.contrastive_coefficient and model.thinking.start == "random_noise"
     tokens_BS, targets_BS = rows_BS[:, :-1], rows_BS[:, 1:]
-    start_BSV = torch.randn(*tokens_BS.shape, shape.vocab_size) * model.thinking.noise_scale
+    like = model.network.head.weight
+    start_BSV = torch.randn(*tokens_BS.shape, shape.vocab_size, dtype=like.dtype, device=like.device)
+    start_BSV = start_BSV * model.thinking.noise_scale
     steps = model.training_steps(*tokens_BS.shape)
     predictions = walk(model.network, tokens_BS, start_BSV, steps, model.thinking.rule)
     wanted = predictions[-1:] if model.thinking.last_step_only else predictions

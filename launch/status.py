@@ -119,7 +119,7 @@ def show(options: Namespace) -> None:
             print(answer.problem, file=sys.stderr)
         return
     console = Console()
-    console.print(picture(rows, answer, more, options, console.width))
+    console.print(picture(rows, answer, more, options, console.width), crop=False)
 
 
 def watch(options: Namespace) -> None:
@@ -145,7 +145,8 @@ def picture(rows: Sequence[Row], answer: Answer, more: int, options: Namespace, 
     lines: list[Any] = [table(rows, width)] if rows else []
     if not rows:
         which = f" whose state is {options.state}" if options.state else ""
-        lines.append(Text(f"{shown(str(Path(options.logs_dir) / 'runs'))} has no runs{which}."))
+        where = shown(str(Path(options.logs_dir) / "runs"))
+        lines.append(Text(f"{where} has no runs{which}.", no_wrap=True, overflow="ignore"))  # a path that can be copied
     if more:
         lines.append(Text(f"and {more:,} older: --all shows them", style="dim"))
     if answer.problem:

@@ -166,8 +166,7 @@ class Run:
         if ended == "finished":
             return ended
         submitted, since = self.submission.get("state"), seconds_of(self.submission.get("time"))
-        over = seconds_of(last["end"]) if "end" in last else seconds_of(last["start"]) + 1 if "start" in last else 0.0
-        if submitted in WAITING and since >= over:
+        if submitted in WAITING and since > seconds_of(last.get("end", last.get("start"))):
             return "waiting"
         if submitted == "cancelled" and since >= seconds_of(last.get("start")):
             return "cancelled"

@@ -16,7 +16,7 @@ NAN_AT_STEP_3 = """
     import models.layers.feed_forward as target
     plain, calls = target.FeedForward.forward, []
     def forward(self, x):
-        calls.append(1)
+        calls.extend([1] * (x.device.type != "meta"))  # where only FLOPs are counted
         out = plain(self, x)
         return out * float("nan") if self.training and len(calls) > 4 else out  # two layers: the third step
     target.FeedForward.forward = forward

@@ -85,7 +85,7 @@ def test_the_run_folder_tells_what_was_run(door: Door) -> None:
     assert "--run_name 'my run <1>'" in command
     assert json.loads((folder / "environment.json").read_text())["packages"]["torch"].startswith("2.13")
     assert set(json.loads((folder / "code.json").read_text())) == {"commit", "branch", "dirty", "untracked"}
-    start, end = read_rows(folder / "attempts.jsonl")
+    start, *_, end = read_rows(folder / "attempts.jsonl")
     assert start["first_step"] == 0 and end["last_step"] == 6 and end["cause"] == "finished"
     row = read_rows(folder / "metrics.jsonl")[-2]
     assert {"step", "epoch", "tokens", "seconds", "train_loss", "gradient_norm", "clipped_share"} <= row.keys()
