@@ -34,6 +34,17 @@ class CommandParser(argparse.ArgumentParser):
         raise UserError(f"{message[:1].lower()}{message[1:]}: {self.prog} --help shows what there is.")
 
 
+def read_changes(words: Sequence[str]) -> dict[str, str]:
+    """{flag: value} of the FLAG=VALUE words after --set, as they were typed."""
+    changes = {}
+    for word in words:
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not equals or not name:
+            raise UserError(f"--set is {shown(word)}: write FLAG=VALUE, such as --set max_steps=2000.")
+        changes[name] = value
+    return changes
+
+
 def dispatch(door: str, commands: Mapping[str, tuple[str, str, str]], argv: Sequence[str]) -> int:
     """The exit status of one command: 0 done, 1 it failed, 2 a mistake of the caller.
 

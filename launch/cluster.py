@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 from pathlib import Path
 
@@ -41,11 +40,6 @@ def largest_array() -> int:
     said, _ = ask("scontrol", "show", "config", patience=PATIENCE)
     found = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
     return max(1, int(found.group(1)) if found else 1001)
-
-
-def logs_flag(logs: Path) -> str:
-    """What the next command about these logs needs too."""
-    return "" if logs == ROOT / "logs" else f" --logs_dir {shlex.quote(str(logs))}"
 
 
 def header_word(header: Header | None) -> str | None:

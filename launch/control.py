@@ -15,7 +15,7 @@ from pathlib import Path
 from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
-from launch.cluster import logs_flag
+from launch.execute import logs_flag
 from launch.resubmit import typed_flags
 from launch.slurm import LIVE, WAITS, Answer, Job, ask_for_jobs, standing
 from launch.submit import Submission

@@ -21,8 +21,8 @@ from config import RunConfig
 from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
-from launch.cluster import CLUSTERS, USUAL, choose_cluster, header_for, header_word, logs_flag
-from launch.execute import DRY, Order, checked, keep_plain_copy, make_capsule, script_path
+from launch.cluster import CLUSTERS, USUAL, choose_cluster, header_for, header_word
+from launch.execute import DRY, Order, checked, keep_plain_copy, logs_flag, make_capsule, script_path
 from launch.script import options_of
 from launch.submit import Submission, clean_environment, complaint
 

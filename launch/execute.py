@@ -89,6 +89,11 @@ def scripts() -> str:
     return "choose " + ", ".join(str(file.relative_to(ROOT)) for file in found if file.name not in sourced)
 
 
+def logs_flag(logs: Path) -> str:
+    """What the next command about these logs needs too."""
+    return "" if logs == ROOT / "logs" else f" --logs_dir {shlex.quote(str(logs))}"
+
+
 def execute(words: list[str]) -> int:
     """Do what slurm_executor.sh promises; does not return when the script runs here and now."""
     if words in (["-h"], ["--help"]):
@@ -109,7 +114,7 @@ def execute(words: list[str]) -> int:
     job = Submission(folder.path).submit()
     log = folder.path / f"slurm-{job}.log"
     print(f"job id  {job}\nscript  {folder.path / 'job_script.slurm'}\nlog     {log}")
-    print(f"follow  tail -F {shlex.quote(str(log))}    (squeue -j {job} shows where it stands)")
+    print(f"follow  python -m launch logs {folder.run_id} -f{logs_flag(folder.path.parent.parent)}")
     return 0
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from config.command import CommandParser
+from config.command import CommandParser, read_changes
 from config.errors import UserError
 from config.flags import NAMES, shown
 from launch.execute import ROOT, execute
@@ -32,7 +32,7 @@ def resubmit(argv: list[str]) -> int:
     parser.add_argument("--dry_run", action="store_true", help="print the script, and make nothing")
     options = parser.parse_args(argv)
     run = find_run(Path(options.logs_dir), options.run)
-    changes = read_changes(options.set)
+    changes = judged_changes(options.set)
     lineage = {"parent": run.run_id, "how": "resubmit", "changes": changes}
     logs = run.path.absolute().parent.parent
     flags = [*changed(typed_flags(run), changes), "--logs_dir", str(logs)]
@@ -89,13 +89,11 @@ def typed_flags(run: Run) -> list[str]:
     return ["--config", str(run.path.absolute() / "config.json")]
 
 
-def read_changes(words: list[str]) -> dict[str, str]:
-    """{flag: value} of FLAG=VALUE words, spelled as settings.py has it."""
+def judged_changes(words: list[str]) -> dict[str, str]:
+    """What --set changes, spelled as settings.py has it."""
     changes = {}
-    for word in words:
-        name, equals, value = word.removeprefix("--").partition("=")
-        if not equals or not name:
-            raise UserError(f"--set is {shown(word)}: write FLAG=VALUE, such as --set max_steps=2000.")
+    for name, value in read_changes(words).items():
+        word = f"{name}={value}"
         if name in ("logs_dir", "resume_training_ckpt"):
             raise UserError(f"--set is {shown(word)}: a new run begins anew, beside the old one; leave it out.")
         flag = NAMES.get(name.replace("-", "_"))

@@ -18,7 +18,8 @@ from config.flags import shown
 from launch import queue
 from launch.arrays import submit_arrays
 from launch.capsules import make_capsules, new_desk
-from launch.cluster import choose_cluster, header_for, logs_flag
+from launch.cluster import choose_cluster, header_for
+from launch.execute import logs_flag
 from launch.queue_worker import unfinished_runs
 from launch.sweep_file import read_sweep
 from launch.sweep_rows import Planned, compare_with_runs, plan

@@ -10,8 +10,8 @@ from typing import Any
 
 from config.command import CommandParser
 from config.flags import shown
-from launch.cluster import logs_flag
 from launch.control import command_that_goes_on, goes_on
+from launch.execute import logs_flag
 from launch.logs import tail_of
 from launch.slurm import Answer, Job, Standing, ask, ask_for_jobs, duration, standing
 from runs.reading import Run, find_run, seconds_of

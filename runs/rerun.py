@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from config import parse_command_line
-from config.command import CommandParser
+from config.command import CommandParser, read_changes
 from config.errors import UserError
 from config.flags import FLAGS, NAMES, SettingsError, listing, shown
 from config.parser import Layer, read_tree, settle
@@ -39,7 +39,7 @@ def rerun(argv: list[str]) -> int:
     parser.add_argument("--dry_run", action="store_true", help="check it and print the command; start nothing")
     options = parser.parse_args(argv)
     run = find_run(Path(options.logs_dir), options.run)
-    changes = read_changes(options.set)
+    changes = judged_changes(options.set)
     words, left_out = command_of(run, changes, options.logs_dir)
     for name in left_out:
         print(f"note: {shown(name)} of the record is left out: this version has no such flag.", file=sys.stderr)
@@ -54,15 +54,14 @@ def rerun(argv: list[str]) -> int:
     os.execve(command[0], command, environment | {LINEAGE: json.dumps(lineage)})
 
 
-def read_changes(words: Sequence[str]) -> dict[str, Any]:
-    """{flag: plain value} of FLAG=VALUE words, each judged as the flag is."""
+def judged_changes(words: Sequence[str]) -> dict[str, Any]:
+    """What --set changes, {flag: plain value}, each judged as the flag is."""
     changes: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.removeprefix("--").partition("=")
-        if not equals or not name:
-            raise UserError(f"--set is {shown(word)}: write FLAG=VALUE, as --set max_steps=2000.")
+    for name, value in read_changes(words).items():
         if name in ("config", "resume_training_ckpt"):
-            raise UserError(f"--set is {shown(word)}: a new run begins anew, with its parent's settings; leave it out.")
+            raise UserError(
+                f"--set is {shown(f'{name}={value}')}: a new run begins anew, with its parent's settings; leave it out."
+            )
         flag = NAMES.get(name)
         changes[name] = value
         if flag and flag.kind is bool and value.lower() in ("true", "false"):

@@ -291,7 +291,8 @@ def test_submitted_held_noted_released(checkout: Checkout) -> None:
     said = checkout.execute("local_cpu", SCRIPT, "--run_name", "it's é $(touch gone)")
     run, log = checkout.run, checkout.run / "slurm-7.log"
     assert "sbatch: the budget is low" in said, "what the cluster has to say is passed on"
-    assert f"run id  {run.name}\njob id  7\nscript  {run}/job_script.slurm\nlog     {log}\nfollow  tail -F" in said
+    told = f"run id  {run.name}\njob id  7\nscript  {run}/job_script.slurm\nlog     {log}\n"
+    assert f"{told}follow  python -m launch logs {run.name} -f\n" in said
     asked = (checkout.programs / "asked").read_text()
     assert asked == f"--hold\n--parsable\n{run}/job_script.slurm\n"
     assert (checkout.programs / "told").read_text() == "release 7\n"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from config import parse_command_line
 from config.errors import UserError
-from launch.resubmit import changed, read_changes, typed_flags
+from launch.resubmit import changed, judged_changes, typed_flags
 from runs.reading import Run
 from tests.launch.checkout import SCRIPT, Checkout
 
@@ -133,7 +133,7 @@ def test_a_run_without_a_snapshot_takes_the_checkout(checkout: Checkout) -> None
 )
 def test_mistakes(word: str, sentence: str) -> None:
     with pytest.raises(UserError) as error:
-        read_changes(["seed=1", word])
+        judged_changes(["seed=1", word])
     assert str(error.value) == sentence
 
 
@@ -154,7 +154,7 @@ FLAGS = {
 @given(st.fixed_dictionaries({}, optional=FLAGS), st.fixed_dictionaries({}, optional=FLAGS))
 def test_the_last_change_counts(first: dict[str, str], second: dict[str, str]) -> None:
     words = changed(changed(["--max_steps", "7", "--no_wandb"], first), second)
-    config = parse_command_line(changed(words, read_changes([f"{name}={value}" for name, value in second.items()])))
+    config = parse_command_line(changed(words, judged_changes([f"{name}={value}" for name, value in second.items()])))
     wanted = {"max_steps": "7", "no_wandb": "true", "deterministic": "false", "run_name": "default"} | first | second
     assert config.trainer.max_steps == int(wanted["max_steps"]) and config.run.run_name == wanted["run_name"]
     assert config.logging.no_wandb == (wanted["no_wandb"] == "true")

@@ -13,7 +13,8 @@ import pytest
 
 from config.errors import UserError
 from launch import cluster
-from launch.cluster import choose_cluster, largest_array, logs_flag
+from launch.cluster import choose_cluster, largest_array
+from launch.execute import logs_flag
 from tests.conftest import ROOT
 from tests.launch.desk import Desk, wait
 from tests.launch.test_executor import RECORD

@@ -103,7 +103,7 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_run(tmp_path, "try")
     runs = Command(tmp_path, capsys)
     for word, sentence in {
-        "max_steps": "--set is max_steps: write FLAG=VALUE, as --set max_steps=2000.",
+        "max_steps": "--set is max_steps: write FLAG=VALUE, such as --set max_steps=2000.",
         "max_step=3": "max_step in --set is unknown: did you mean max_steps?",
         "max_steps=x": "max_steps in --set is 'x': give a whole number of at least 1.",
         "compile_model=yes": "compile_model in --set is 'yes': write true or false.",
