@@ -34,7 +34,6 @@ from config import parse_command_line
 from data.progress import notice
 from models import LanguageModel, build_model
 from models.energy_language_model import EnergyLanguageModel
-from models.layers import fusing
 from training.cost import step_cost
 from training.trainer import keep_freed_memory
 
@@ -178,11 +177,8 @@ def ours(model: Any, rows: torch.Tensor) -> torch.Tensor:
     return model.training_step({"input_ids": rows}, 0)
 
 
-def train(
-    loss_of: Callable[[Any, torch.Tensor], torch.Tensor], model: LanguageModel, rows: torch.Tensor, fuse: bool = False
-) -> None:
+def train(loss_of: Callable[[Any, torch.Tensor], torch.Tensor], model: LanguageModel, rows: torch.Tensor) -> None:
     """A training step without its optimizer: forward and backward, from no gradients."""
-    fusing.enabled = fuse  # it holds for the whole process, in which forms take turns
     model.zero_grad(set_to_none=True)
     loss_of(model, rows).backward()
 
@@ -195,15 +191,13 @@ def steps_of(
     compiling = {}
     for form in forms:
         model = copy.deepcopy(ebt if form in "abc" else baseline)
-        fusing.enabled = False
         if form in "ce":
             model.compile_blocks()
-        fuse = fusing.enabled
         graphs = counters["stats"]["unique_graphs"]
-        step = partial(train, published if form == "a" else ours, model, rows, fuse)
+        step = partial(train, published if form == "a" else ours, model, rows)
         first = seconds(step)
         if form in "ce":
-            if counters["stats"]["unique_graphs"] == graphs or fusing.enabled != fuse:
+            if counters["stats"]["unique_graphs"] == graphs or getattr(model.network, "compiled", ()) is None:
                 continue  # nothing was compiled, or it failed
             compiling[form] = first
         steps[form] = step

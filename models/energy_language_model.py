@@ -13,7 +13,6 @@ from torchmetrics import MeanMetric
 from models.descent import Rule, Step, Walk, descend
 from models.energy_transformer import Context, EnergyTransformer
 from models.language_model import LanguageModel
-from models.layers import fusing
 from models.layers.vocabulary import cross_entropy, embed
 from models.noise import keyed_normal, noise_key, normal
 from models.replay import ReplayBuffer
@@ -158,8 +157,7 @@ class EnergyLanguageModel(LanguageModel):
             self.step_size.clamp_(min=SMALLEST_STEP)
 
     def compile_blocks(self) -> None:
-        """Compile the written-out derivatives, not the blocks: no compiler differentiates twice through those."""
-        fusing.enabled = True
+        self.network.compile_blocks()
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         rows_BS = batch["input_ids"]

@@ -9,16 +9,18 @@ prediction stream is differentiated twice. Prediction i stands for token i+1 and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import TorchDynamoException
 from torch.nn import functional as F
 
 from models.layers.attention import Past, SelfAttention
-from models.layers.back import Back, and_back
+from models.layers.back import Kept, ahead, back
 from models.layers.documents import document_mask
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, product
@@ -95,24 +97,26 @@ class EnergyBlock(nn.Module):
         fed_BSD = self.feed_forward(modulate(self.feed_forward_norm(x_BSD), shift2, scale2))
         return x_BSD + gated(fed_BSD, gate2)
 
-    def predict_and_back(
+    def ahead(
         self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor, keys: Tensor, values: Tensor, bias: Tensor
-    ) -> tuple[Tensor, Back]:
-        """`predict`, and the way back to x."""
-        shift, scale, gate, shift2, scale2, gate2 = self.modulations(condition)
-        normed_BSD, from_normed = and_back(self.attention_norm, x_BSD)
-        mixed_BSD, from_mixed = self.attention.predict_and_back(
-            modulate(normed_BSD, shift, scale), angles, keys, values, bias
-        )
+    ) -> tuple[Tensor, Kept]:
+        """`predict`, and what the way back needs."""
+        modulations = self.modulations(condition)
+        shift, scale, gate, shift2, scale2, gate2 = modulations
+        normed_BSD, before = ahead(self.attention_norm, x_BSD)
+        mixed_BSD, mixed = self.attention.ahead(modulate(normed_BSD, shift, scale), angles, keys, values, bias)
         x_BSD = x_BSD + gated(mixed_BSD, gate)
-        normed_BSD, from_normed2 = and_back(self.feed_forward_norm, x_BSD)
-        fed_BSD, from_fed = self.feed_forward.and_back(modulate(normed_BSD, shift2, scale2))
+        normed_BSD, between = ahead(self.feed_forward_norm, x_BSD)
+        fed_BSD, fed = self.feed_forward.ahead(modulate(normed_BSD, shift2, scale2))
+        return x_BSD + gated(fed_BSD, gate2), (modulations, before, mixed, between, fed)
 
-        def to_x(g_BSD: Tensor) -> Tensor:
-            g_BSD = g_BSD + from_normed2(gated(from_fed(gated(g_BSD, gate2)), scale2))
-            return g_BSD + from_normed(gated(from_mixed(gated(g_BSD, gate)), scale))
-
-        return x_BSD + gated(fed_BSD, gate2), to_x
+    def back(self, g_BSD: Tensor, kept: Kept, angles: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """From the gradient of what the block gives to that of x."""
+        (_, scale, gate, _, scale2, gate2), before, mixed, between, fed = kept
+        g_fed_BSD = self.feed_forward.back(gated(g_BSD, gate2), fed)
+        g_BSD = g_BSD + back(self.feed_forward_norm, gated(g_fed_BSD, scale2), between)
+        g_mixed_BSD = self.attention.back(gated(g_BSD, gate), mixed, angles, keys, values)
+        return g_BSD + back(self.attention_norm, gated(g_mixed_BSD, scale), before)
 
 
 def modulate(x: Tensor, shift: Tensor | None, scale: Tensor | None) -> Tensor:
@@ -128,6 +132,7 @@ class EnergyTransformer(nn.Module):
     """Tokens [B, S] and embedded predictions [B, S, D] to energies [B, S]."""
 
     rotations: Tensor
+    compiled: tuple[Callable[..., Any], ...] | None = None  # a block's way ahead and way back, after `compile_blocks`
 
     def __init__(self, shape: EnergyShape) -> None:
         super().__init__()
@@ -231,23 +236,38 @@ class EnergyTransformer(nn.Module):
         """The energy [B, S] and its gradient by the prediction [B, S, D], itself differentiable if asked."""
         if not differentiable:
             with torch.no_grad():
-                return self.plain_slope(z_BSD, context)
+                return self.written_slope(z_BSD, context, EnergyBlock.ahead, EnergyBlock.back)
         with torch.enable_grad():
+            if self.compiled is not None:
+                try:
+                    return self.written_slope(z_BSD, context, *self.compiled)
+                except TorchDynamoException as error:  # it did not compile; what fails while it runs is not hidden
+                    self.compiled = None
+                    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                    warnings.warn(f"--compile_model: going on uncompiled: {reason}", stacklevel=2)
             z_BSD = z_BSD if z_BSD.requires_grad else z_BSD.requires_grad_()
             energy_BS = self.energy(z_BSD, context)
             (slope_BSD,) = torch.autograd.grad(energy_BS.sum(), z_BSD, create_graph=True)
         return energy_BS, slope_BSD
 
-    def plain_slope(self, z_BSD: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """`slope` without autograd: half the time of a single position."""
-        backs = []
+    def written_slope(
+        self, z_BSD: Tensor, context: Context, block_ahead: Callable[..., Any], block_back: Callable[..., Any]
+    ) -> tuple[Tensor, Tensor]:
+        """`slope` without autograd: half the time of a single position, and what can be compiled block by block."""
+        condition, angles, bias = context.condition, context.angles, context.bias
+        kept = []
         for block, (keys, values) in zip(self.blocks, context.keys_values, strict=True):
-            z_BSD, back = block.predict_and_back(  # type: ignore[operator]
-                z_BSD, context.condition, context.angles, keys, values, context.bias
-            )
-            backs.append(back)
-        normed_BSD, back = and_back(self.norm, z_BSD)
-        slope_BSD = back(self.head.weight.expand(normed_BSD.shape))
-        for back in reversed(backs):
-            slope_BSD = back(slope_BSD)
+            z_BSD, of_block = block_ahead(block, z_BSD, condition, angles, keys, values, bias)
+            kept.append(of_block)
+        normed_BSD, of_norm = ahead(self.norm, z_BSD)
+        slope_BSD = back(self.norm, self.head.weight.expand(normed_BSD.shape), of_norm)
+        for block, of_block, (keys, values) in zip(
+            reversed(self.blocks), reversed(kept), reversed(context.keys_values), strict=True
+        ):
+            slope_BSD = block_back(block, slope_BSD, of_block, angles, keys, values)
         return self.head(normed_BSD).squeeze(-1), slope_BSD
+
+    def compile_blocks(self) -> None:
+        """Compile a block's two ways, once for all layers and steps; its derivative comes with it."""
+        ways = (EnergyBlock.ahead, EnergyBlock.back)
+        self.compiled = tuple(torch.compile(way, dynamic=False, fullgraph=True) for way in ways)

@@ -13,7 +13,7 @@ Names: g, u, m, x are cotangents of o, dq, dk, dv; a score's gradient is called 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from models.layers.fusing import fused
+from models.layers.back import Kept
 from models.layers.norm import dot
 
 CHUNK = 64
@@ -36,7 +36,6 @@ def chunks(length: int, observed: int) -> Iterator[tuple[slice, slice]]:
         yield slice(start, end), slice(0, ahead + end + 1)
 
 
-@fused
 def weigh(scores: Tensor, bias: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
     """The softmax of all scores: A, with 0 in the last column, and w, which was there."""
     scores = scores.unflatten(0, (len(bias), -1)).add_(bias).flatten(0, 1)
@@ -47,7 +46,6 @@ def weigh(scores: Tensor, bias: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
     return weight, w
 
 
-@fused
 def own_slope(g: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     """g.o, the slope of the own score, and what it gives to dq, dk and dv."""
     total = dot(g, o)
@@ -56,18 +54,15 @@ def own_slope(g: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, w: Tensor) 
     return total, down, scaled * k, scaled * q, w * g
 
 
-@fused
 def score_slope(d_weight: Tensor, total: Tensor, weight: Tensor) -> Tensor:
     return d_weight.sub_(total).mul_(weight)
 
 
-@fused
 def score_curve(t: Tensor, weight: Tensor, ds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     weighted = weight * t
     return weighted, weighted.sum(-1, keepdim=True), t.mul_(ds)
 
 
-@fused
 def score_gradient(c_weight: Tensor, d_weight: Tensor, total: Tensor, weight: Tensor) -> Tensor:
     return c_weight.addcmul_(weight, d_weight.sub_(total))
 
@@ -77,14 +72,15 @@ def attended(
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """o [N, S, K], w [N, S, 1] and the chunks of A. N = B H."""
     scale = q.shape[-1] ** -0.5
-    own = dot(q, k) * scale
-    o, w, weights = torch.empty_like(q), torch.empty_like(q[..., :1]), []
+    own, mixed, own_weights, weights = dot(q, k).mul_(scale), [], [], []
     for rows, seen in chunks(q.shape[1], keys.shape[1]):
-        scores = scaled_product(q[:, rows], keys[:, seen], scale)
-        weight, w[:, rows] = weigh(scores, bias[:, :, rows, seen], own[:, rows])
+        scores = scaled_product(part(q, rows), part(keys, seen), scale)
+        weight, w = weigh(scores, bias[:, :, rows, seen], part(own, rows))
+        mixed.append(torch.bmm(weight, part(values, seen)))
+        own_weights.append(w)
         weights.append(weight)
-        o[:, rows] = weight @ values[:, seen]
-    return o.addcmul_(w, v), w, weights
+    w = joined(own_weights)
+    return joined(mixed).addcmul_(w, v), w, weights
 
 
 def attended_slope(
@@ -98,10 +94,55 @@ def attended_slope(
     total, down, dq, dk, dv = own_slope(g, q, k, v, o, w)
     slopes = []
     for (rows, seen), weight in zip(chunks(q.shape[1], keys.shape[1]), weights, strict=True):
-        ds = score_slope(g[:, rows] @ values[:, seen].mT, total[:, rows], weight)
-        add_product(dq[:, rows], ds, keys[:, seen], q.shape[-1] ** -0.5)
+        ds = score_slope(torch.bmm(part(g, rows), part(values, seen).mT), part(total, rows), weight)
+        add_product(part(dq, rows), ds, part(keys, seen), q.shape[-1] ** -0.5)
         slopes.append(ds)
     return (dq, dk, dv), down, slopes
+
+
+def part(x: Tensor, rows: slice) -> Tensor:
+    """These rows of every head; a single token's attention is one chunk, and the views would be a third of its time."""
+    return x if rows.stop - rows.start == x.shape[1] else x[:, rows]
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def plainly_attended(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """`attended`, as the compiler likes it: nothing is changed in place, and A has no column for the own score."""
+    scale = q.shape[-1] ** -0.5
+    own, mixed, own_weights, weights = (q * k).sum(-1, keepdim=True) * scale, [], [], []
+    for rows, seen in chunks(q.shape[1], keys.shape[1]):
+        seen = slice(0, seen.stop - 1)
+        scores = (torch.bmm(q[:, rows], keys[:, seen].mT) * scale).unflatten(0, (len(bias), -1))
+        scores = (scores + bias[:, :, rows, seen]).flatten(0, 1)
+        most = torch.maximum(scores.amax(-1, keepdim=True), own[:, rows])
+        weight, w = (scores - most).exp(), (own[:, rows] - most).exp()
+        whole = weight.sum(-1, keepdim=True) + w
+        weight, w = weight / whole, w / whole
+        mixed.append(torch.bmm(weight, values[:, seen]) + w * v[:, rows])
+        own_weights.append(w)
+        weights.append(weight)
+    return torch.cat(mixed, 1), torch.cat(own_weights, 1), weights
+
+
+def plain_slope(
+    g: Tensor, inputs: Sequence[Tensor], o: Tensor, w: Tensor, weights: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv) of `plainly_attended`."""
+    q, k, v, keys, values = inputs
+    scale = q.shape[-1] ** -0.5
+    total = (g * o).sum(-1, keepdim=True)
+    down = ((g * v).sum(-1, keepdim=True) - total) * w * scale
+    dq = []
+    for (rows, seen), weight in zip(chunks(q.shape[1], keys.shape[1]), weights, strict=True):
+        seen = slice(0, seen.stop - 1)
+        ds = weight * (torch.bmm(g[:, rows], values[:, seen].mT) - total[:, rows]) * scale
+        dq.append(torch.bmm(ds, keys[:, seen]))
+    return torch.cat(dq, 1) + down * k, down * q, w * g
 
 
 class _Attend(Function):
@@ -213,16 +254,21 @@ def attend(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, bias: 
     return _Attend.apply(*inputs, bias)[0].unflatten(0, q.shape[:2])
 
 
-def attend_and_back(
-    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, bias: Tensor
-) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
-    """`attend`, and the way back from its gradient to those of q, k and v."""
+def attend_ahead(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> tuple[Tensor, Kept]:
+    """`attend`, and what the way back needs."""
     heads, bias = q.shape[:2], bias.expand(len(q), -1, -1, -1)
     q, k, v, keys, values = (x.flatten(0, 1) for x in (q, k, v, keys, values))
-    o, w, weights = attended(q, k, v, keys, values, bias)
+    form = plainly_attended if torch.compiler.is_compiling() else attended
+    o, w, weights = form(q, k, v, keys, values, bias)
+    return o.unflatten(0, heads), (q, k, v, o, w, weights)
 
-    def back(g: Tensor) -> tuple[Tensor, ...]:
-        slopes, _, _ = attended_slope(g.flatten(0, 1), (q, k, v, keys, values), o, w, weights)
-        return tuple(x.unflatten(0, heads) for x in slopes)
 
-    return o.unflatten(0, heads), back
+def attend_back(g: Tensor, kept: Kept, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+    """From the gradient of what `attend` gives to those of q, k and v."""
+    q, k, v, o, w, weights = kept
+    inputs = (q, k, v, keys.flatten(0, 1), values.flatten(0, 1))
+    if torch.compiler.is_compiling():
+        slopes = plain_slope(g.flatten(0, 1), inputs, o, w, weights)
+    else:
+        slopes, _, _ = attended_slope(g.flatten(0, 1), inputs, o, w, weights)
+    return tuple(x.unflatten(0, g.shape[:2]) for x in slopes)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.layers.attend import attend, attend_and_back
-from models.layers.back import Back
+from models.layers.attend import attend, attend_ahead, attend_back
+from models.layers.back import Kept
 from models.layers.linear import Linear, product
 from models.layers.rope import merge, split, split_heads
 
@@ -59,16 +59,15 @@ class SelfAttention(nn.Module):
         mixed_BHSK = attend(*self.project(x_BSD, rotations), keys, values, bias)
         return self.output(mixed_BHSK.transpose(1, 2).flatten(-2))
 
-    def predict_and_back(
+    def ahead(
         self, x_BSD: Tensor, rotations: Tensor, keys: Tensor, values: Tensor, bias: Tensor
-    ) -> tuple[Tensor, Back]:
-        """`predict`, and the way back to x."""
-        projected = self.query_key_value(x_BSD)
-        q_BHSK, k_BHSK, v_BHSK = split(projected, rotations, 3, self.heads)
-        mixed_BHSK, back = attend_and_back(q_BHSK, k_BHSK, v_BHSK, keys, values, bias)
+    ) -> tuple[Tensor, Kept]:
+        """`predict`, and what the way back needs."""
+        q_BHSK, k_BHSK, v_BHSK = split(self.query_key_value(x_BSD), rotations, 3, self.heads)
+        mixed_BHSK, kept = attend_ahead(q_BHSK, k_BHSK, v_BHSK, keys, values, bias)
+        return self.output(mixed_BHSK.transpose(1, 2).flatten(-2)), kept
 
-        def to_x(g_BSD: Tensor) -> Tensor:
-            g_BSHK = self.output.back(g_BSD).unflatten(-1, (self.heads, -1))
-            return self.query_key_value.back(merge(rotations, *back(g_BSHK.transpose(1, 2))))
-
-        return self.output(mixed_BHSK.transpose(1, 2).flatten(-2)), to_x
+    def back(self, g_BSD: Tensor, kept: Kept, rotations: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """From the gradient of the prediction's attention to that of x."""
+        g_BHSK = self.output.back(g_BSD).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return self.query_key_value.back(merge(rotations, *attend_back(g_BHSK, kept, keys, values)))

@@ -11,8 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from models.layers.back import Back, and_back
-from models.layers.fusing import fused
+from models.layers.back import Kept, back
 from models.layers.linear import Linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "gelu": F.gelu, "relu": F.relu, "elu": F.elu}
@@ -37,40 +36,50 @@ class FeedForward(nn.Module):
         gate, value = x.chunk(2, dim=-1)
         return ACTIVATIONS[self.activation](gate) * value
 
-    def and_back(self, x_BSD: Tensor) -> tuple[Tensor, Back]:
-        x, into, out = self.gate_value(x_BSD), self.gate_value.back, self.output.back
-        if self.activation == "silu":
-            return self.output(swish(x)), lambda g: into(swish_slope(out(g), x))
-        fed, back = and_back(self.activated, x)
-        return self.output(fed), lambda g: into(back(out(g)))
+    def ahead(self, x_BSD: Tensor) -> tuple[Tensor, Kept]:
+        x = self.gate_value(x_BSD)
+        return self.output(swish(x) if self.activation == "silu" else self.activated(x)), (x,)
+
+    def back(self, g_BSD: Tensor, kept: Kept) -> Tensor:
+        g = self.output.back(g_BSD)
+        return self.gate_value.back(
+            swish_slope(g, *kept) if self.activation == "silu" else back(self.activated, g, kept)
+        )
 
 
-@fused
 def swish(x: Tensor) -> Tensor:
     """silu(a) b of x = [a, b]"""
     a, b = x.chunk(2, -1)
     return F.silu(a).mul_(b)
 
 
-@fused
 def swish_slope(g: Tensor, x: Tensor) -> Tensor:
     """[g b silu'(a), g silu(a)]"""
     a, b = x.chunk(2, -1)
-    along = torch.ops.aten.silu_backward(g * b, a)
-    return torch.cat([along, F.silu(a).mul_(g)], -1)
+    if torch.compiler.is_compiling():  # who differentiates it once more; silu_backward has no derivative
+        sigma = a.sigmoid()
+        s = a * sigma
+        return torch.cat([g * b * (sigma + s * (1 - sigma)), g * s], -1)
+    slope = torch.empty_like(x)
+    to_a, to_b = slope.chunk(2, -1)
+    torch.ops.aten.silu_backward.grad_input(g * b, a, grad_input=to_a)
+    torch.mul(F.silu(a), g, out=to_b)
+    return slope
 
 
-@fused
 def swish_curve(u: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """What a cotangent u of the slope gives to g and to x."""
     (a, b), (u_a, u_b) = x.chunk(2, -1), u.chunk(2, -1)
+    curve = torch.empty_like(x)
+    to_a, to_b = curve.chunk(2, -1)
     sigma = a.sigmoid()
     s = a * sigma
     first = torch.addcmul(sigma + s, s, sigma, value=-1)  # silu'
     second = torch.sub(s, first, alpha=2).mul_(sigma.sub_(1))  # silu'' = (1 - sigma) (2 silu' - silu)
-    to_a = second.mul_(b).mul_(u_a).addcmul_(u_b, first).mul_(g)
+    torch.mul(second.mul_(b).mul_(u_a).addcmul_(u_b, first), g, out=to_a)
     along = first.mul_(u_a)
-    return torch.addcmul(along * b, u_b, s), torch.cat([to_a, along.mul_(g)], -1)
+    torch.mul(along, g, out=to_b)
+    return torch.addcmul(along.mul_(b), u_b, s), curve
 
 
 class _Swish(Function):

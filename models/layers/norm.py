@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from models.layers.back import Back
-from models.layers.fusing import fused
+from models.layers.back import Kept
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
@@ -23,22 +22,19 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     return torch.linalg.vecdot(a, b).unsqueeze(-1)
 
 
-@fused
 def normalised(x: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """r = 1 / rms(x), and x r scale"""
     r = torch.rsqrt(dot(x, x) / x.shape[-1] + eps)
     return (x * r).mul_(scale), r
 
 
-@fused
 def normalised_slope(g: Tensor, x: Tensor, r: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """The symmetric Jacobian of x r times g scale: r h - (r^3 / D) x (x.h), h = g scale; and x.h"""
     h = g * scale
     along = dot(x, h)
-    return h.addcmul_(x, along * (r * r / -x.shape[-1])).mul_(r), along
+    return torch.addcmul(h, x, along * (r * r / -x.shape[-1])).mul_(r), along  # h stays, for derivatives
 
 
-@fused
 def normalised_curve(
     v: Tensor, g: Tensor, x: Tensor, r: Tensor, scale: Tensor, along_h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,10 +100,14 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return normalise(x, self.scale, self.eps)
 
-    def and_back(self, x: Tensor) -> tuple[Tensor, Back]:
+    def ahead(self, x: Tensor) -> tuple[Tensor, Kept]:
         x = x.to(self.scale.dtype)
         y, r = normalised(x, self.scale, self.eps)
-        return y, lambda g: normalised_slope(g, x, r, self.scale)[0]
+        return y, (x, r)
+
+    def back(self, g: Tensor, kept: Kept) -> Tensor:
+        x, r = kept
+        return normalised_slope(g, x, r, self.scale)[0]
 
 
 class DynamicTanh(nn.Module):

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from models.layers.fusing import fused
-
 
 def rotations(length: int, head_width: int, theta: float = 10_000.0) -> Tensor:
     """Cosine and sine of every position and pair of channels. -> [S, K/2, 2]"""
@@ -42,7 +40,6 @@ def rotate_into(out: Tensor, x: Tensor, rotations: Tensor) -> None:
         out.copy_(rotate(x, rotations))
 
 
-@fused
 def split(x: Tensor, rotations: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
     """[B, S, parts H K] to so many [B, H, S, K], all but the last of them turned."""
     pieces = x.unflatten(-1, (parts, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
@@ -55,7 +52,6 @@ def split(x: Tensor, rotations: Tensor, parts: int, heads: int) -> tuple[Tensor,
     return tuple(outs)
 
 
-@fused
 def merge(rotations: Tensor, *pieces: Tensor) -> Tensor:
     """The transpose of `split`: [B, H, S, K] each, all but the last turned back, to [B, S, parts H K]."""
     back = torch.stack([rotations[..., 0], -rotations[..., 1]], -1)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
+from torch._dynamo.exc import TorchDynamoException
 
+from models.energy_language_model import EnergyLanguageModel
 from models.energy_transformer import EnergyTransformer
 from models.layers.linear import FEW, Linear, product
 from tests.inference.small import VOCABULARY, built
@@ -49,6 +52,59 @@ def test_the_slope_under_autocast_is_near_autograds() -> None:
         found = network.slope(z_BSD.clone(), context, differentiable=False)[1]
         wanted = network.slope(z_BSD.clone(), context, differentiable=True)[1].detach()
     assert float((found - wanted).norm() / wanted.norm()) < 0.03
+
+
+def gradients_of(model: EnergyLanguageModel) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+    """Loss and gradients of one batch; what is drawn at random is drawn anew, the same every time."""
+    torch.manual_seed(0)
+    model.requires_grad_(True).zero_grad()
+    rows_BS = torch.randint(VOCABULARY - 2, (2, 8), generator=torch.Generator().manual_seed(1))
+    loss = model.training_step({"input_ids": rows_BS}, 0)
+    loss.backward()
+    return loss.detach(), [parameter.grad for parameter in model.parameters()]
+
+
+def test_compiled_blocks_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of layers that have no way back of their own; the default's are compiled in `test_ebt_training.py`."""
+    monkeypatch.setattr("models.layers.attend.CHUNK", 4)  # two chunks
+    model = built("--recipe s2 --no-mcmc_replay_buffer --ebt_type adaln --ebt_norm layer --ebt_act_func gelu")
+    assert isinstance(model, EnergyLanguageModel)
+    wanted, wanted_gradients = gradients_of(model)
+    model.compile_blocks()
+    found, found_gradients = gradients_of(model)
+    assert model.network.compiled is not None
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    for one, other in zip(found_gradients, wanted_gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
+
+
+def test_what_does_not_compile_goes_on_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise TorchDynamoException("no C++ compiler found\nand a long story")
+
+    model = built("")
+    assert isinstance(model, EnergyLanguageModel)
+    wanted, _ = gradients_of(model)
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse)
+    model.compile_blocks()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert torch.equal(gradients_of(model)[0], wanted) and torch.equal(gradients_of(model)[0], wanted)
+    assert [str(warning.message) for warning in caught] == [
+        "--compile_model: going on uncompiled: no C++ compiler found"
+    ]
+
+
+def test_what_fails_while_it_runs_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("out of memory")
+
+    model = built("")
+    assert isinstance(model, EnergyLanguageModel)
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
+    model.compile_blocks()
+    with pytest.raises(RuntimeError, match="out of memory"):
+        gradients_of(model)
 
 
 @pytest.mark.parametrize("rows", [(1,), (2, 1), (FEW,), (FEW + 1,), (0,)])
