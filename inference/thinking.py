@@ -136,9 +136,8 @@ def think(
         return embed(y_BNV, embedding_VD) if rule.normalize else y_BNV @ embedding_VD
 
     def moved(y_BNV: Tensor, d_BND: Tensor) -> Tensor:
-        if not is_few(d_BND):
-            return move(y_BNV, d_BND, embedding_VD, rule.from_probabilities)
-        return (y_BNV.softmax(-1) if rule.from_probabilities else y_BNV) - network.spread(d_BND)
+        before_BNV = y_BNV.softmax(-1) if rule.from_probabilities else y_BNV
+        return before_BNV - network.spread(d_BND) if is_few(d_BND) else move(before_BNV, d_BND, embedding_VD)[0]
 
     def noise(step: int) -> Tensor:
         keys_BN = noise_key(positions_BN, candidates_BN, step)

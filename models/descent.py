@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from models.layers.vocabulary import embed, mix, move
+from models.layers.vocabulary import distribute, embed, mix, move
 from models.noise import normal
 
 
@@ -63,8 +63,6 @@ def descend(
     differentiable: keep what a loss on the predictions needs to reach the energy's parameters.
     """
     walk = Walk()
-    with torch.no_grad():
-        lengths_DD = (embedding_VD.T @ embedding_VD).float()  # |dE/dp|^2 = dE/dz @ this @ dE/dz
     y_BSV = start_BSV
     for step in steps:
         if rule.detach or not differentiable:
@@ -74,15 +72,17 @@ def descend(
         elif step.noise > 0:
             y_BSV = torch.add(y_BSV, normal(y_BSV.shape, y_BSV), alpha=step.noise)
         with torch.set_grad_enabled(differentiable):
-            before_BSV = y_BSV.softmax(-1) if rule.from_probabilities else y_BSV
-            if rule.normalize and not rule.from_probabilities:
+            before_BSV = y_BSV
+            if rule.normalize and rule.from_probabilities:
+                before_BSV, z_BSD = distribute(y_BSV, embedding_VD)
+            elif rule.normalize:
                 z_BSD = embed(y_BSV, embedding_VD)
             else:
-                z_BSD = mix(before_BSV if rule.normalize else y_BSV, embedding_VD)
+                z_BSD = mix(y_BSV, embedding_VD)
+                before_BSV = y_BSV.softmax(-1) if rule.from_probabilities else y_BSV
             energy_BS, slope_BSD = slope(z_BSD, step.landscape)
-            y_BSV = move(before_BSV, step.size * slope_BSD, embedding_VD)
+            y_BSV, lengths_BS = move(before_BSV, step.size * slope_BSD, embedding_VD)
         walk.predictions.append(y_BSV)
         walk.energies.append(energy_BS.detach())
-        along_BSD = slope_BSD.detach().float()
-        walk.gradient_norms.append(((along_BSD @ lengths_DD) * along_BSD).sum(-1).clamp(min=0).sqrt().mean())
+        walk.gradient_norms.append((lengths_BS / step.size.detach().abs().squeeze(-1)).mean())
     return walk

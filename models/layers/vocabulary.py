@@ -2,8 +2,9 @@
 
 With 50,000 tokens nothing else needs as much memory. A walk's graph would hold a softmax, a log-softmax and a slope for
 each step; these functions hold the prediction itself and nothing more, and make the rest again in the backward pass, a
-few rows at a time. Only where a step starts from the distribution, that is held: it is embedded and moved both. The
-energy is differentiated at the embedding, so all of this is differentiated once only.
+few rows at a time. Only where a step starts from the distribution, that is held: it is embedded and moved both, and
+its gradient is made of the two at once. The energy is differentiated at the embedding, so all of this is
+differentiated once only.
 
 y: [N, V], N = B S. W: [V, D]. Matrix products are in W's type, so that autocast's choice is made once, by the caller.
 """
@@ -70,6 +71,34 @@ class _Embed(Function):
         return dy, dw
 
 
+class _Distribute(Function):
+    """p = softmax(y), and p W, [N, D]"""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        p = y.softmax(-1)
+        ctx.save_for_backward(p, w)
+        ctx.set_materialize_grads(False)
+        return p, p.to(w.dtype) @ w
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g_p: Tensor | None, g: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        p, w = ctx.saved_tensors
+        dw = None if g is None else p.to(w.dtype).T @ g
+        if not ctx.needs_input_grad[0]:
+            return None, dw
+        g_p = torch.zeros_like(p) if g_p is None else g_p
+        dy = torch.empty_like(p)
+        for some, before, after in columns(w, g_p, dy):
+            if g is None:
+                after.copy_(before)
+            else:
+                torch.add(before, g @ some.T, out=after)
+        torch.ops.aten._softmax_backward_data.out(dy, p, -1, p.dtype, grad_input=dy)
+        return dy, dw
+
+
 class _Mix(Function):
     """p W, [N, D]"""
 
@@ -89,19 +118,23 @@ class _Mix(Function):
 
 
 class _Move(Function):
-    """y - d W^T, [N, V]"""
+    """y - d W^T, [N, V], and how long the rows of d W^T are, [N]"""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, d: Tensor, w: Tensor) -> Tensor:
+    def forward(ctx: Any, y: Tensor, d: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(d, w)
-        moved = torch.empty_like(y)
+        moved, squares = torch.empty_like(y), y.new_zeros(len(y))
         for some, before, after in columns(w, y, moved):
-            torch.sub(before, d @ some.T, out=after)
-        return moved
+            way = d @ some.T
+            torch.sub(before, way, out=after)
+            squares += torch.linalg.vector_norm(way, dim=-1, dtype=y.dtype).square_()
+        lengths = squares.sqrt_()
+        ctx.mark_non_differentiable(lengths)
+        return moved, lengths
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         d, w = ctx.saved_tensors
         low = g.to(w.dtype)
         return g, (low @ w).neg_(), low.T @ -d
@@ -146,18 +179,24 @@ def embed(y_BSV: Tensor, embedding_VD: Tensor) -> Tensor:
     return _Embed.apply(y_BSV.flatten(0, 1), w_VD).unflatten(0, y_BSV.shape[:2])
 
 
+def distribute(y_BSV: Tensor, embedding_VD: Tensor) -> tuple[Tensor, Tensor]:
+    """The distribution that y has as logits, and its embedding. -> [B, S, V], [B, S, D]"""
+    w_VD = embedding_VD.to(product_type(embedding_VD))
+    p, z = _Distribute.apply(y_BSV.flatten(0, 1), w_VD)
+    return p.unflatten(0, y_BSV.shape[:2]), z.unflatten(0, y_BSV.shape[:2])
+
+
 def mix(p_BSV: Tensor, embedding_VD: Tensor) -> Tensor:
     """The embedding of a distribution itself. [B, S, V], [V, D] -> [B, S, D]"""
     w_VD = embedding_VD.to(product_type(embedding_VD))
     return _Mix.apply(p_BSV.flatten(0, 1), w_VD).unflatten(0, p_BSV.shape[:2])
 
 
-def move(y_BSV: Tensor, step_BSD: Tensor, embedding_VD: Tensor, from_probabilities: bool = False) -> Tensor:
-    """Step down along a slope of the embedding: y (or its distribution) - step W^T. -> [B, S, V]"""
+def move(y_BSV: Tensor, step_BSD: Tensor, embedding_VD: Tensor) -> tuple[Tensor, Tensor]:
+    """Step down along a slope of the embedding: y - step W^T, and how long that step is. -> [B, S, V], [B, S]"""
     w_VD = embedding_VD.to(product_type(embedding_VD))
-    start_BSV = y_BSV.softmax(-1) if from_probabilities else y_BSV
-    moved = _Move.apply(start_BSV.flatten(0, 1), step_BSD.flatten(0, 1).to(w_VD.dtype), w_VD)
-    return moved.unflatten(0, y_BSV.shape[:2])
+    moved, lengths = _Move.apply(y_BSV.flatten(0, 1), step_BSD.flatten(0, 1).to(w_VD.dtype), w_VD)
+    return moved.unflatten(0, y_BSV.shape[:2]), lengths.unflatten(0, y_BSV.shape[:2])
 
 
 def cross_entropy(y_BSV: Tensor, targets_BS: Tensor, ignored: int) -> Tensor:

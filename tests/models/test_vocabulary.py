@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from models.descent import Rule, Step, descend
 from models.layers import vocabulary
-from models.layers.vocabulary import cross_entropy, embed, mix, move
+from models.layers.vocabulary import cross_entropy, distribute, embed, mix, move
 
 B, S, V, D = 2, 3, 7, 4
 
@@ -39,12 +39,23 @@ def test_mix() -> None:
     assert gradcheck(mix, (p, w))
 
 
-@pytest.mark.parametrize("from_probabilities", [False, True])
-def test_move(from_probabilities: bool) -> None:
+def test_distribute() -> None:
+    y, w = draw(B, S, V), draw(V, D)
+    p, z = distribute(y, w)
+    torch.testing.assert_close(p, y.softmax(-1))
+    torch.testing.assert_close(z, y.softmax(-1) @ w)
+    assert gradcheck(distribute, (y, w))
+    for one in range(2):  # a loss may look at one of them alone
+        assert gradcheck(lambda y, w, one=one: distribute(y, w)[one], (y, w))
+
+
+def test_move() -> None:
     y, d, w = draw(B, S, V), draw(B, S, D), draw(V, D)
-    start = y.softmax(-1) if from_probabilities else y
-    torch.testing.assert_close(move(y, d, w, from_probabilities), start - d @ w.T)
-    assert gradcheck(lambda y, d, w: move(y, d, w, from_probabilities), (y, d, w))
+    moved, lengths = move(y, d, w)
+    torch.testing.assert_close(moved, y - d @ w.T)
+    torch.testing.assert_close(lengths, (d @ w.T).norm(dim=-1))
+    assert not lengths.requires_grad
+    assert gradcheck(lambda y, d, w: move(y, d, w)[0], (y, d, w))
 
 
 def test_cross_entropy() -> None:
@@ -81,8 +92,9 @@ def test_what_a_step_holds_as_wide_as_the_vocabulary(rule: Rule, wide: int) -> N
     assert 0 < len(held) <= wide * count + 1
 
 
-def test_a_walk_s_gradient_norm_is_that_of_the_wide_slope() -> None:
+@pytest.mark.parametrize("size", [torch.tensor(3.0), torch.rand(B, S, 1).add(0.1)], ids=["one size", "of positions"])
+def test_a_walk_s_gradient_norm_is_that_of_the_wide_slope(size: Tensor) -> None:
     y, w = draw(B, S, V), draw(V, D)
-    walk = descend(lambda z, _: (z.sum(-1), z * z), w, y, [Step(0, torch.ones(()))], Rule(), differentiable=False)
+    walk = descend(lambda z, _: (z.sum(-1), z * z), w, y, [Step(0, size)], Rule(), differentiable=False)
     z = y.softmax(-1) @ w
     torch.testing.assert_close(walk.gradient_norms[0].double(), ((z * z) @ w.T).norm(dim=-1).mean(), rtol=1e-5, atol=0)
