@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import TorchDynamoException
 from torch.nn import functional as F
 from torchmetrics import MeanMetric
 
@@ -105,7 +107,13 @@ class EnergyLanguageModel(LanguageModel):
             return self.network.slope(z_BSD, contexts[landscape], differentiable)
 
         embedding_VD = self.network.prediction_embedding
-        return descend(slope, embedding_VD, start_BSV, steps, self.thinking.rule, differentiable)
+        try:
+            return descend(slope, embedding_VD, start_BSV, steps, self.thinking.rule, differentiable)
+        except TorchDynamoException as error:  # it did not compile; what fails while it runs is not hidden
+            self.network.compiled = None
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            warnings.warn(f"--compile_model: going on uncompiled: {reason}", stacklevel=2)
+        return self.walk(tokens_BS, start_BSV, steps, differentiable)
 
     def training_steps(self, rows: int, length: int) -> list[Step]:
         """The steps of one training batch: their number drawn once, their sizes for every position."""

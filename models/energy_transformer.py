@@ -9,14 +9,12 @@ prediction stream is differentiated twice. Prediction i stands for token i+1 and
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.exc import TorchDynamoException
 from torch.nn import functional as F
 
 from models.layers.attention import Past, SelfAttention
@@ -119,6 +117,17 @@ class EnergyBlock(nn.Module):
         return g_BSD + back(self.attention_norm, gated(g_mixed_BSD, scale), before)
 
 
+class Ways(NamedTuple):
+    """What a block does, as functions of it: compiled or not."""
+
+    ahead: Callable[..., Any]
+    back: Callable[..., Any]
+    observe: Callable[..., Any]
+
+
+PLAIN = Ways(EnergyBlock.ahead, EnergyBlock.back, EnergyBlock.observe)
+
+
 def modulate(x: Tensor, shift: Tensor | None, scale: Tensor | None) -> Tensor:
     return x if shift is None or scale is None else x * (1 + scale) + shift
 
@@ -132,7 +141,7 @@ class EnergyTransformer(nn.Module):
     """Tokens [B, S] and embedded predictions [B, S, D] to energies [B, S]."""
 
     rotations: Tensor
-    compiled: tuple[Callable[..., Any], ...] | None = None  # a block's way ahead and way back, after `compile_blocks`
+    compiled: Ways | None = None  # after `compile_blocks`
 
     def __init__(self, shape: EnergyShape) -> None:
         super().__init__()
@@ -219,8 +228,9 @@ class EnergyTransformer(nn.Module):
         """Keys and values of each layer, [B, H, S, K]; with `pasts`, which keep them, those of all positions so far."""
         observed = []
         earlier: Sequence[Past | None] = pasts or [None] * len(self.blocks)
+        ways = PLAIN if self.compiled is None or pasts or not torch.is_grad_enabled() else self.compiled
         for block, past in zip(self.blocks[:-1], earlier[:-1], strict=True):
-            x_BSD, keys, values = block.observe(x_BSD, condition, angles, mask, past)  # type: ignore[operator]
+            x_BSD, keys, values = ways.observe(block, x_BSD, condition, angles, mask, past)
             observed.append((keys, values))
         last = self.blocks[-1].keys_values(x_BSD, condition, angles)  # type: ignore[operator]
         return [*observed, last if earlier[-1] is None else earlier[-1](*last)]
@@ -236,38 +246,30 @@ class EnergyTransformer(nn.Module):
         """The energy [B, S] and its gradient by the prediction [B, S, D], itself differentiable if asked."""
         if not differentiable:
             with torch.no_grad():
-                return self.written_slope(z_BSD, context, EnergyBlock.ahead, EnergyBlock.back)
+                return self.written_slope(z_BSD, context, PLAIN)
         with torch.enable_grad():
             if self.compiled is not None:
-                try:
-                    return self.written_slope(z_BSD, context, *self.compiled)
-                except TorchDynamoException as error:  # it did not compile; what fails while it runs is not hidden
-                    self.compiled = None
-                    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                    warnings.warn(f"--compile_model: going on uncompiled: {reason}", stacklevel=2)
+                return self.written_slope(z_BSD, context, self.compiled)
             z_BSD = z_BSD if z_BSD.requires_grad else z_BSD.requires_grad_()
             energy_BS = self.energy(z_BSD, context)
             (slope_BSD,) = torch.autograd.grad(energy_BS.sum(), z_BSD, create_graph=True)
         return energy_BS, slope_BSD
 
-    def written_slope(
-        self, z_BSD: Tensor, context: Context, block_ahead: Callable[..., Any], block_back: Callable[..., Any]
-    ) -> tuple[Tensor, Tensor]:
+    def written_slope(self, z_BSD: Tensor, context: Context, ways: Ways) -> tuple[Tensor, Tensor]:
         """`slope` without autograd: half the time of a single position, and what can be compiled block by block."""
         condition, angles, bias = context.condition, context.angles, context.bias
         kept = []
         for block, (keys, values) in zip(self.blocks, context.keys_values, strict=True):
-            z_BSD, of_block = block_ahead(block, z_BSD, condition, angles, keys, values, bias)
+            z_BSD, of_block = ways.ahead(block, z_BSD, condition, angles, keys, values, bias)
             kept.append(of_block)
         normed_BSD, of_norm = ahead(self.norm, z_BSD)
         slope_BSD = back(self.norm, self.head.weight.expand(normed_BSD.shape), of_norm)
         for block, of_block, (keys, values) in zip(
             reversed(self.blocks), reversed(kept), reversed(context.keys_values), strict=True
         ):
-            slope_BSD = block_back(block, slope_BSD, of_block, angles, keys, values)
+            slope_BSD = ways.back(block, slope_BSD, of_block, angles, keys, values)
         return self.head(normed_BSD).squeeze(-1), slope_BSD
 
     def compile_blocks(self) -> None:
-        """Compile a block's two ways, once for all layers and steps; its derivative comes with it."""
-        ways = (EnergyBlock.ahead, EnergyBlock.back)
-        self.compiled = tuple(torch.compile(way, dynamic=False, fullgraph=True) for way in ways)
+        """Compile what a block does, once for all layers and steps; what training differentiates runs compiled."""
+        self.compiled = Ways(*(torch.compile(way, dynamic=False, fullgraph=True) for way in PLAIN))
