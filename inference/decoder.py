@@ -61,13 +61,13 @@ class Decoder(ABC):
     def cache_bytes(self) -> int:
         return sum(tensor.nbytes for cache in self.caches() for tensor in (cache.keys, cache.values))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def read_all(self) -> None:
         """Read the texts, or as much of their ends as the context holds."""
         windows = [text[-self.context_length :] for text in self.texts]
         self.refill(torch.arange(len(windows), device=self.weight.device), windows)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def append(self, tokens_B: Tensor) -> None:
         """Read one more token of each text."""
         for text, token in zip(self.texts, tokens_B.tolist(), strict=True):
@@ -86,7 +86,7 @@ class Decoder(ABC):
             self.keep(rows)
         self.append(torch.tensor([tokens[row] for row in rows]))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these texts only."""
         index = torch.tensor(rows, dtype=torch.int64, device=self.weight.device)
@@ -164,7 +164,7 @@ class EnergyDecoder(Decoder):
             network.rotations[ends_B][:, None, None],
         )
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def predict(self) -> Prediction:
         """Candidates share the cache: they are positions that do not see one another."""
         candidates_G = torch.arange(self.plan.candidates, device=self.lengths.device)
@@ -175,7 +175,7 @@ class EnergyDecoder(Decoder):
             chosen_B = believed(thought.first_energy, thought.energy, self.plan.choice).argmax(1)
         return Prediction(thought.logits[torch.arange(len(chosen_B)), chosen_B], thought, chosen_B)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def energy_of(self, tokens_B: Tensor) -> Tensor:
         """The energy of a token as the next one of each text, where the walk ends. [B] -> [B]"""
         context = self.context(self.plan.steps[-1].landscape)

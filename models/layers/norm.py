@@ -24,7 +24,7 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 
 def normalised(x: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """r = 1 / rms(x), and x r scale"""
-    r = torch.rsqrt(dot(x, x) / x.shape[-1] + eps)
+    r = torch.rsqrt(dot(x, x) * (1 / x.shape[-1]) + eps)
     return (x * r).mul_(scale), r
 
 
@@ -32,7 +32,7 @@ def normalised_slope(g: Tensor, x: Tensor, r: Tensor, scale: Tensor) -> tuple[Te
     """The symmetric Jacobian of x r times g scale: r h - (r^3 / D) x (x.h), h = g scale; and x.h"""
     h = g * scale
     along = dot(x, h)
-    return torch.addcmul(h, x, along * (r * r / -x.shape[-1])).mul_(r), along  # h stays, for derivatives
+    return torch.addcmul(h, x, along * (r * r * (-1 / x.shape[-1]))).mul_(r), along  # h stays, for derivatives
 
 
 def normalised_curve(
@@ -40,7 +40,7 @@ def normalised_curve(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What a cotangent v of the slope gives to g, to x (r's share included) and, before it is summed, to scale."""
     h = g * scale
-    along_v, squared = dot(x, v), r * r / x.shape[-1]
+    along_v, squared = dot(x, v), r * r * (1 / x.shape[-1])
     to_h = torch.addcmul(v, x, along_v * squared, value=-1).mul_(r)
     to_x = x * (dot(v, h) - 3 * squared * along_h * along_v)
     to_x = to_x.addcmul_(h, along_v).addcmul_(v, along_h).mul_(-squared * r)
