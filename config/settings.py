@@ -230,7 +230,7 @@ class Trainer:
     deterministic: bool = flag(False, "only deterministic algorithms")
     set_matmul_precision: str = flag("high", "float32 matrix products on a GPU", choices=("medium", "high", "highest"))
     float_precision: str = flag("32", "numbers in forward and backward", choices=("32", "bf16", "16"))
-    compile_model: bool = flag(False, "compile with torch.compile: a minute or two first; little gain on a CPU")
+    compile_model: bool = flag(False, "compile with torch.compile: a minute first; steps are a tenth shorter on a CPU")
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def descend(
         if isinstance(step.noise, Tensor):
             y_BSV = y_BSV + step.noise * normal(y_BSV.shape, y_BSV)
         elif step.noise > 0:
-            y_BSV = torch.add(y_BSV, normal(y_BSV.shape, y_BSV), alpha=step.noise)
+            y_BSV = normal(y_BSV.shape, y_BSV, step.noise).add_(y_BSV)
         with torch.set_grad_enabled(differentiable):
             before_BSV = y_BSV
             if rule.normalize and rule.from_probabilities:

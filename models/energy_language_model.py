@@ -20,6 +20,7 @@ from models.noise import keyed_normal, noise_key, normal
 from models.replay import ReplayBuffer
 
 SMALLEST_STEP = 1e-6
+SHOWN = 128  # positions, by which the gain of thinking is told where no loss tells it
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class EnergyLanguageModel(LanguageModel):
         if self.thinking.start == "zeros":
             return torch.zeros(rows, length, vocabulary, **options)
         if not fixed:
-            return normal((rows, length, vocabulary), self.network.head.weight).mul_(self.thinking.noise_scale)
+            return normal((rows, length, vocabulary), self.network.head.weight, self.thinking.noise_scale)
         noise_SV = keyed_normal(noise_key(torch.arange(length)), vocabulary).to(**options)
         return (self.thinking.noise_scale * noise_SV).expand(rows, -1, -1)
 
@@ -203,8 +204,9 @@ class EnergyLanguageModel(LanguageModel):
         """What shows whether the walk is sound: losses by step, energies, slope and step size."""
         energies = [energy.mean() for energy in walk.energies]
         first, last = losses[0], losses[-1]
-        if len(losses) == 1:  # the first step has no loss of its own: one row shows as much, and costs little
-            first, last = (self.cross_entropy(walk.predictions[t][:1], targets_BS[:1]) for t in (0, -1))
+        if len(losses) == 1:  # the first step has no loss of its own: some positions show as much, and cost little
+            some = slice(0, 1), slice(0, SHOWN)
+            first, last = (self.cross_entropy(walk.predictions[t][some], targets_BS[some]) for t in (0, -1))
         finite = torch.stack(walk.gradient_norms).isfinite().float()
         return {
             **{f"train_loss_step_{t + 1}": loss.detach() for t, loss in enumerate(losses) if len(losses) > 1},

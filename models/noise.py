@@ -16,8 +16,8 @@ PIECE = 2**19  # numbers that one thread draws at a time
 CANDIDATES, STEPS = 2**16, 2**16  # keys leave room for so many of each at a position
 
 
-def normal(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Standard normal noise of this shape, with the device and type of `like`, out of torch's own generator.
+def normal(shape: Sequence[int], like: Tensor, scale: float = 1.0) -> Tensor:
+    """Normal noise of this shape and standard deviation, with the device and type of `like`, out of torch's generator.
 
     A vocabulary of noise for every position is tens of millions of numbers, and torch draws those of a CPU on one core.
     Here each piece has a seed of its own: all cores draw, and the numbers do not depend on how many there are.
@@ -25,11 +25,11 @@ def normal(shape: Sequence[int], like: Tensor) -> Tensor:
     noise = torch.empty(shape, device=like.device, dtype=like.dtype)
     pieces = noise.flatten().split(PIECE)
     if noise.device.type != "cpu" or len(pieces) < 2:
-        return noise.normal_()
+        return noise.normal_(0.0, scale)
     seeds = torch.randint(2**62, (len(pieces),)).tolist()
 
     def draw(piece: Tensor, seed: int) -> None:
-        piece.normal_(generator=torch.Generator().manual_seed(seed))
+        piece.normal_(0.0, scale, generator=torch.Generator().manual_seed(seed))
 
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
         list(threads.map(draw, pieces, seeds))
