@@ -202,7 +202,7 @@ class Optimizer:
 class Trainer:
     """how long, on what, in which precision"""
 
-    max_steps: int = flag(1250, "optimizer steps", low=1)
+    max_steps: int = flag(1450, "optimizer steps", low=1)
     max_epochs: int | None = flag(None, "stop after so many passes over the data, if that is earlier", low=1)
     goal: str | None = flag(
         None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -64,10 +65,12 @@ def gradients_of(model: EnergyLanguageModel) -> tuple[torch.Tensor, list[torch.T
     return loss.detach(), [parameter.grad for parameter in model.parameters()]
 
 
-def test_compiled_blocks_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of layers that have no way back of their own; the default's are compiled in `test_ebt_training.py`."""
+@pytest.mark.parametrize("layers", ["", "--ebt_norm layer --ebt_act_func gelu"])
+def test_compiled_blocks_give_the_same_gradients(layers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced and differentiated as for a compiler; `test_ebt_training.py` has a run with the compiler itself."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     monkeypatch.setattr("models.layers.attend.CHUNK", 4)  # two chunks
-    model = built("--recipe s2 --no-mcmc_replay_buffer --ebt_type adaln --ebt_norm layer --ebt_act_func gelu")
+    model = built(f"--recipe s2 --no-mcmc_replay_buffer --ebt_type adaln {layers}")
     assert isinstance(model, EnergyLanguageModel)
     wanted, wanted_gradients = gradients_of(model)
     model.compile_blocks()
