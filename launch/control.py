@@ -69,12 +69,16 @@ def cancel_one(run: Run, answer: Answer) -> str:
             submission.note_if_possible(str(run.submission.get("state")), time=run.submission.get("time"))
             raise
         return f"job {job.name} was cancelled while it was {'waiting' if job.state in WAITS else 'running'}."
-    if run.holder and not is_here(run):
+    process = run.holder  # asked once: it may end at any moment, and a signal to process 0 would be one to ourselves
+    if process and not is_here(run):
         raise UserError(f"it runs on {shown(host_of(run))} without a job: cancel it there.")
-    if run.holder > 0:
+    if process > 0:
         note_cancelled(run)
-        os.kill(run.holder, signal.SIGTERM)
-        return f"process {run.holder} of this machine was told to save its state and end."
+        try:
+            os.kill(process, signal.SIGTERM)
+        except ProcessLookupError:
+            return f"process {process} of this machine ended by itself just now; the run is noted as cancelled."
+        return f"process {process} of this machine was told to save its state and end."
     if now.state not in LIVE and now.state not in ("lost", "interrupted"):
         return f"nothing to cancel: it is {now}."
     if run.job_name is not None and not answer.is_about(run):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import signal
 import shlex
 import subprocess
 import sys
@@ -118,6 +120,25 @@ def test_a_process_of_this_machine(logs: Path, holder: Any, capsys: pytest.Captu
     assert said == f"{run.name}: process {process.pid} of this machine was told to save its state and end.\n"
     assert process.wait(10) == 75
     assert Run(run).attempts[0]["cause"] == "cancelled" and Run(run).state == "cancelled"
+
+
+def test_a_process_that_ends_meanwhile(
+    logs: Path, holder: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(logs, "one", began(1) | {"host": platform.node()})
+    process, told_to_end, kill = holder(run), [], os.kill
+
+    def end_first(number: int, which: int) -> None:
+        told_to_end.append(number)
+        kill(process.pid, signal.SIGKILL)
+        process.wait()
+        kill(number, which)
+
+    monkeypatch.setattr(os, "kill", end_first)
+    said = told(capsys, logs, "cancel", "one")
+    assert told_to_end == [process.pid]
+    ending = "of this machine ended by itself just now; the run is noted as cancelled."
+    assert said == f"{run.name}: process {process.pid} {ending}\n"
 
 
 def test_a_job_that_is_killed_before_it_can_say_so(

@@ -120,7 +120,7 @@ def test_held_noted_released(slurm: Desk) -> None:
     assert script.splitlines()[-1].startswith("exec "), "no process stands between Slurm and the run"
     assert (run / "submitit" / "7_submitted.pkl").is_file()
     slurm.launch("submit", "--run_name", "usual")
-    assert slurm.runs()[-1].submission["header"] is None, "what train.slurm asks for is no header"
+    assert slurm.run_named("usual").submission["header"] is None, "what train.slurm asks for is no header"
 
 
 def test_slurm_says_no(slurm: Desk) -> None:
