@@ -111,6 +111,8 @@ class EnergyLanguageModel(LanguageModel):
         try:
             return descend(slope, embedding_VD, start_BSV, steps, self.thinking.rule, differentiable)
         except TorchDynamoException as error:  # it did not compile; what fails while it runs is not hidden
+            if self.network.compiled is None:
+                raise
             self.network.compiled = None
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             warnings.warn(f"--compile_model: going on uncompiled: {reason}", stacklevel=2)
