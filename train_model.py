@@ -18,6 +18,8 @@ def main(argv: list[str]) -> int:
     --goal was not met, 75 goes on, 130 stopped by hand."""
     try:
         config = parse_command_line(argv)
+        if config.sources["recipe"] == "--mcmc_step_size" and config.run.model_name == "ebt":
+            print("--mcmc_step_size without --recipe: energy flags that are not given have public EBT code's defaults.")
         debugging = config.debugging
         if debugging.print_config:
             from config.help import show

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from .flags import SIZED, Flag, listing, shown
+from .flags import FLAGS, SIZED, Flag, listing, shown
 from .goal import MEASURED, MEASURED_OF_ENERGY, Goal, is_measured
-from .recipes import RECIPE_FLAGS, RECIPES
+from .recipes import RECIPE_FLAGS
 
 
 @dataclass(frozen=True)
@@ -293,9 +293,11 @@ def an_early_end_has_validations(s: Settled) -> str | None:
     return None
 
 
-@rule("model_name", "goal", "early_stop", "checkpoint_monitor_string", "mcmc_num_steps")
+@rule(
+    *("model_name", "goal", "early_stop", "checkpoint_monitor_string", "mcmc_num_steps", "randomize_mcmc_num_steps"),
+)
 def an_early_end_is_measured(s: Settled) -> str | None:
-    steps = s["mcmc_num_steps"] if s["model_name"] == "ebt" else 0
+    steps = s["mcmc_num_steps"] + s["randomize_mcmc_num_steps"] if s["model_name"] == "ebt" else 0
     goal = Goal.parse(s["goal"]).metric if s["goal"] else "valid_loss"
     watched = s["checkpoint_monitor_string"] if s["early_stop"] else "valid_loss"
     for flag, metric in (("goal", goal), ("checkpoint_monitor_string", watched)):
@@ -331,7 +333,7 @@ def size_is_not_overruled_by_the_file(s: Settled) -> str | None:
 
 @rule("recipe", *RECIPE_FLAGS)
 def recipe_is_not_overruled_by_the_file(s: Settled) -> str | None:
-    return overruled_by_the_file(s, "recipe", tuple(RECIPES[s["recipe"]]))
+    return overruled_by_the_file(s, "recipe", tuple(name for name in FLAGS if name in RECIPE_FLAGS))
 
 
 def overruled_by_the_file(s: Settled, name: str, stands_for: Sequence[str]) -> str | None:
@@ -345,23 +347,34 @@ def overruled_by_the_file(s: Settled, name: str, stands_for: Sequence[str]) -> s
     )
 
 
-@energy_rule("randomize_mcmc_num_steps_min", "mcmc_num_steps", "randomize_mcmc_num_steps")
-def fewest_steps_can_be_drawn(s: Settled) -> str | None:
-    fewest, steps, extra = s["randomize_mcmc_num_steps_min"], s["mcmc_num_steps"], s["randomize_mcmc_num_steps"]
-    if fewest is None:
-        return None
-    name = s.called("randomize_mcmc_num_steps_min")
-    if extra == 0:
-        why = s.set_by("randomize_mcmc_num_steps")
-        return (
-            f"{name} has no effect with --randomize_mcmc_num_steps 0{why}: remove it, or give "
-            "--randomize_mcmc_num_steps of at least 1."
-        )
-    if fewest <= steps + extra:
+@energy_rule("randomize_mcmc_num_steps_min", "randomize_mcmc_num_steps", "randomize_mcmc_num_steps_final_landscape")
+def repeats_can_be_drawn(s: Settled) -> str | None:
+    fewest, extra = s["randomize_mcmc_num_steps_min"], s["randomize_mcmc_num_steps"]
+    for name in ("randomize_mcmc_num_steps_min", "randomize_mcmc_num_steps_final_landscape"):
+        if extra == 0 and s[name] and s.given(name):
+            why = s.set_by("randomize_mcmc_num_steps")
+            return (
+                f"{s.called(name)} has no effect with --randomize_mcmc_num_steps 0{why}: remove it, or give "
+                "--randomize_mcmc_num_steps of at least 1."
+            )
+    if extra == 0 or fewest <= extra + 1:
         return None
     return (
-        f"{name} is {fewest}: the most steps drawn is --mcmc_num_steps {steps} + --randomize_mcmc_num_steps {extra} "
-        f"= {steps + extra}; give at most {steps + extra}."
+        f"{s.called('randomize_mcmc_num_steps_min')} is {fewest}: a landscape is repeated at most "
+        f"--randomize_mcmc_num_steps {extra} + 1 = {extra + 1} times; give at most {extra + 1}."
+    )
+
+
+@energy_rule("truncate_mcmc", "mcmc_last_step_loss")
+def the_last_step_is_judged_in_one_way(s: Settled) -> str | None:
+    if not s["truncate_mcmc"] or not s["mcmc_last_step_loss"]:
+        return None
+    one, other = "truncate_mcmc", "mcmc_last_step_loss"
+    if s.set_by(one):
+        one, other = other, one
+    return (
+        f"{s.called(one)} contradicts --{other}{s.set_by(other)}: both judge the last step only, --truncate_mcmc "
+        "differentiates only that one, --mcmc_last_step_loss all; add --no-mcmc_last_step_loss or --no-truncate_mcmc."
     )
 
 
@@ -386,15 +399,23 @@ def language_starts_from_a_distribution(s: Settled) -> str | None:
     )
 
 
-@energy_rule("normalize_initial_condition", "update_from")
-def probabilities_are_normalized(s: Settled) -> str | None:
-    if s["normalize_initial_condition"] or s["update_from"] != "probabilities":
+@energy_rule("energy_form", "denoising_initial_condition", "mcmc_replay_buffer")
+def a_prior_is_there_to_start_from(s: Settled) -> str | None:
+    if s["denoising_initial_condition"] != "prior":
         return None
-    name = s.called("normalize_initial_condition").replace("--", "--no-")
-    return (
-        f"{name} contradicts --update_from probabilities{s.set_by('update_from')}: without softmax(y) there are no "
-        "probabilities to step from; remove it, or choose --update_from logits."
-    )
+    name = s.called("denoising_initial_condition")
+    if s["energy_form"] != "residual":
+        why = s.set_by("energy_form")
+        return (
+            f"{name} is 'prior': there is no Transformer++ to start from with --energy_form scalar{why}; choose "
+            "random_noise or zeros, or --energy_form residual."
+        )
+    if s["mcmc_replay_buffer"]:
+        return (
+            f"{s.called('mcmc_replay_buffer')} contradicts --denoising_initial_condition prior: a replayed row starts "
+            "from its old prediction; remove it, or choose --denoising_initial_condition random_noise."
+        )
+    return None
 
 
 @energy_rule("langevin_dynamics_noise", "langevin_dynamics_noise_learnable", "no_langevin_during_eval")

@@ -89,7 +89,9 @@ def flags_of(group: str, settings: type) -> dict[str, Flag]:
     return flags
 
 
-SECTIONS: dict[str, type] = {name: hint for name, hint in typing.get_type_hints(RunConfig).items() if name != "sources"}
+SECTIONS: dict[str, type] = {
+    name: hint for name, hint in typing.get_type_hints(RunConfig).items() if name not in ("sources", "changed")
+}
 FLAGS: dict[str, Flag] = {
     flag.name: flag for group, settings in SECTIONS.items() for flag in flags_of(group, settings).values()
 }

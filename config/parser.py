@@ -29,6 +29,7 @@ from .recipes import RECIPE_FLAGS, RECIPES
 from .rehearsals import REHEARSALS
 from .settings import RunConfig
 from .sizes import SIZES
+from .versions import later_version, upgrade
 
 # fmt: off
 RETIRED = frozenset((
@@ -81,7 +82,14 @@ def parse_command_line(argv: Sequence[str]) -> RunConfig:
     path = line.values.get("config")
     tree = read_file(path, problems) if path is not None else {}
     origin = shown(path)
-    file = read_tree(tree or {}, origin, problems)
+    plain, changed = upgrade(tree or {})
+    problems += later_version(tree or {}, origin)
+    problems += [
+        f"{name} in {origin} is of an earlier version, in which it meant another thing: {why}; give --{name} too."
+        for name, why in changed.items()
+        if name not in line.values.keys() | line.wrong
+    ]
+    file = read_tree(plain, origin, problems)
     return settle(file, line, origin, problems, complete=tree is not None and "config" not in line.wrong)
 
 
@@ -230,6 +238,8 @@ def settle(file: Layer, line: Layer, origin: str, problems: list[str], complete:
     wrong = file.wrong | line.wrong
     given = file.values | line.values
     size, recipe = (given.get(name, FLAGS[name].default) for name in ("model_size", "recipe"))
+    public = "recipe" not in given.keys() | wrong and isinstance(given.get("mcmc_step_size"), float)
+    recipe = "public" if public else recipe  # its energy flags are those of a public job script
     table = asdict(SIZES[size])
     if "model_size" in wrong:
         wrong |= table.keys()
@@ -237,7 +247,9 @@ def settle(file: Layer, line: Layer, origin: str, problems: list[str], complete:
         wrong |= set(RECIPE_FLAGS)
     # a recipe is stated for every model, so that a record means the same when another model is asked for beside it
     unasked = {name: table.get(name, flag.default) for name, flag in FLAGS.items()} | RECIPES[recipe]
+    unasked["recipe"] = recipe
     sources = {name: "size table" if name in table else "default" for name in FLAGS}
+    sources |= {"recipe": "--mcmc_step_size"} if public else {}
     sources |= dict.fromkeys(RECIPES[recipe], f"--recipe {recipe}")
     rehearsed: set[str] = set()
     for switch, values in REHEARSALS.items():

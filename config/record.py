@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from .flags import FLAGS, SECTIONS, shown
 from .parser import Layer, read_tree, settle
 from .settings import RunConfig
+from .versions import VERSION, Changes, later_version, upgrade
 
 
 def values_of(config: RunConfig) -> dict[str, Any]:
@@ -15,18 +17,31 @@ def values_of(config: RunConfig) -> dict[str, Any]:
     return {name: getattr(getattr(config, flag.group), name) for name, flag in FLAGS.items()}
 
 
-def to_dict(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """{concern: {flag: value}} of values that JSON and YAML have."""
-    tree: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+def to_dict(config: RunConfig) -> dict[str, Any]:
+    """{concern: {flag: value}} of values that JSON and YAML have, and the version of these settings."""
+    tree: dict[str, Any] = {"version": VERSION, **{section: {} for section in SECTIONS}}
     for name, value in values_of(config).items():
         tree[FLAGS[name].group][name] = list(value) if isinstance(value, tuple) else value
     return tree
 
 
 def from_dict(tree: Mapping[str, Any], origin: str = "the record") -> RunConfig:
-    """The settings of a dict, nested or flat, judged like a --config file; a flag it lacks has its default."""
-    problems: list[str] = []
-    return settle(read_tree(tree, origin, problems), Layer(), origin, problems)
+    """The settings of a dict, nested or flat, judged like a --config file; a flag it lacks has its default.
+
+    `changed` of it: what an earlier version meant by some of them, where training would be another now.
+    """
+    problems = later_version(tree, origin)
+    tree, changed = upgrade(tree)
+    return replace(settle(read_tree(tree, origin, problems), Layer(), origin, problems), changed=changed)
+
+
+def changed_problems(changed: Changes, subject: str) -> list[str]:
+    """Why a record of an earlier version is not trained with, a sentence for each flag."""
+    return [
+        f"{subject} was made by an earlier version, in which --{name} meant another thing: {why}; "
+        "start a new run, or train on with the version that made it."
+        for name, why in changed.items()
+    ]
 
 
 def to_yaml(config: RunConfig) -> str:

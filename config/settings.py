@@ -51,6 +51,7 @@ def flag(
 
 
 EBT = {"model_name": ("ebt",)}
+SCALAR = {**EBT, "energy_form": ("scalar",)}
 BASELINE = {"model_name": ("baseline_transformer",)}
 
 
@@ -62,9 +63,9 @@ class Run:
     modality: str = flag("NLP", "kind of data", choices=("NLP",))
     model_name: str = flag("ebt", "which model", choices=("ebt", "baseline_transformer"))
     model_size: str = flag(
-        "4xs",
+        "tiny",
         "layers, width, heads and learning rate from the size table",
-        choices=("4xs", "3xs", "2xs", "xxs", "xs", "small", "medium", "large", "xl"),
+        choices=("tiny", "4xs", "3xs", "2xs", "xxs", "xs", "small", "medium", "large", "xl"),
     )
     execution_mode: str = flag(
         "pretrain",
@@ -72,11 +73,13 @@ class Run:
         choices=("pretrain", "finetune", "inference"),
     )
     recipe: str = flag(
-        "laptop",
-        "a tried set of energy flags: ours, or the paper's System 1 and 2",
-        choices=("laptop", "s1", "s2"),
+        "residual",
+        "a tried set of energy flags",
+        choices=("residual", "laptop", "public", "s1", "s2"),
         needs=EBT,
     )
+    is_slurm_run: bool = flag(False, "accepted for public job scripts: a Slurm job is recognised by itself")
+    override_slurm_checks: bool = flag(False, "accepted for public job scripts: it has nothing to override here")
     config: str | None = flag(None, "YAML or JSON file of settings; the command line wins", metavar="FILE")
 
 
@@ -102,15 +105,31 @@ class Architecture:
 class Energy:
     """how an energy-based model finds its predictions"""
 
+    energy_form: str = flag(
+        "residual",
+        "as published, or a correction of a Transformer++",
+        choices=("scalar", "residual"),
+        needs=EBT,
+    )
+    energy_blocks: int = flag(
+        1,
+        "blocks of a residual energy's own, behind the others, which predictions pass",
+        low=1,
+        needs={**EBT, "energy_form": ("residual",)},
+    )
     ebt_type: str = flag(
         "default",
         "whether and how the energy knows the step",
         choices=("default", "time_embed", "adaln", "adaln_zero"),
         needs=EBT,
     )
-    mcmc_num_steps: int = flag(2, "steps down the energy, T", low=1, needs=EBT)
+    mcmc_num_steps: int = flag(1, "landscapes, N: steps down the energy where none is repeated", low=1, needs=EBT)
     mcmc_step_size: float | str = flag(
-        "auto", "length of a step; auto fits it to the first batch", above=0, words=("auto",), needs=EBT
+        "auto",
+        "length of a step; a number means --recipe public",
+        above=0,
+        words=("auto",),
+        needs=EBT,
     )
     mcmc_step_size_learnable: bool = flag(True, "learn the step size", needs=EBT)
     mcmc_step_size_lr_multiplier: float | None = flag(
@@ -120,39 +139,56 @@ class Energy:
         needs={**EBT, "mcmc_step_size_learnable": (True,)},
     )
     randomize_mcmc_step_size_scale: float = flag(
-        2.0, "in training, draw each step from [size / this, size * this]; 1 is off", low=1, needs=EBT
+        1.0,
+        "in training, draw a walk's step size from [size / this, size * this]",
+        low=1,
+        needs=EBT,
     )
-    randomize_mcmc_num_steps: int = flag(0, "in training, up to so many steps more, drawn per batch", low=0, needs=EBT)
-    randomize_mcmc_num_steps_min: int | None = flag(
-        None, "fewest steps drawn; default: mcmc_num_steps", low=1, needs=EBT
+    randomize_mcmc_num_steps: int = flag(
+        0, "in training, repeat each landscape up to so many times more, drawn per batch", low=0, needs=EBT
     )
-    randomize_mcmc_num_steps_final_landscape: bool = flag(
-        False,
-        "take the extra steps at the last step index",
-        needs={**EBT, "ebt_type": ("time_embed", "adaln", "adaln_zero")},
-    )
+    randomize_mcmc_num_steps_min: int = flag(0, "fewest repeats drawn; 0 is 1", low=0, needs=EBT)
+    randomize_mcmc_num_steps_final_landscape: bool = flag(False, "repeat the last landscape only", needs=EBT)
     denoising_initial_condition: str = flag(
-        "random_noise", "where a walk begins", choices=("random_noise", "zeros", "most_recent_embedding"), needs=EBT
+        "prior",
+        "where a walk begins; prior: at the Transformer++",
+        choices=("random_noise", "zeros", "most_recent_embedding", "prior"),
+        needs=EBT,
     )
     gaussian_random_noise_scaling: float = flag(
-        0.1, "standard deviation of that noise", low=0, needs={**EBT, "denoising_initial_condition": ("random_noise",)}
+        0.0,
+        "standard deviation of that noise",
+        low=0,
+        needs={**EBT, "denoising_initial_condition": ("random_noise", "prior")},
     )
-    normalize_initial_condition: bool = flag(True, "the energy sees softmax(y), not y", needs=EBT)
-    vocab_to_embed_uses_prob_dist: bool = flag(False, "embed predictions with the tokens' own embedding", needs=EBT)
+    normalize_initial_condition: bool = flag(True, "the energy sees softmax(y), not y", needs=SCALAR)
+    vocab_to_embed_uses_prob_dist: bool = flag(False, "embed predictions with the tokens' own embedding", needs=SCALAR)
     update_from: str = flag(
-        "logits", "a step starts from y, or from softmax(y)", choices=("logits", "probabilities"), needs=EBT
+        "logits",
+        "a step starts from y, or from what the energy sees: softmax(y)",
+        choices=("logits", "probabilities"),
+        needs=SCALAR,
     )
     langevin_dynamics_noise: float = flag(0.0, "noise added before each step", low=0, needs=EBT)
     langevin_dynamics_noise_learnable: bool = flag(False, "learn that noise", needs=EBT)
     no_langevin_during_eval: bool = flag(False, "none of that noise in evaluation", needs=EBT)
-    no_mcmc_detach: bool = flag(False, "let gradients pass from a step to the one before", needs=EBT)
-    truncate_mcmc: bool = flag(False, "loss of the last step only", needs=EBT)
-    mcmc_replay_buffer: bool = flag(False, "start part of a batch from earlier predictions", needs=EBT)
+    no_mcmc_detach: bool = flag(True, "let gradients pass from a step to the one before", needs=EBT)
+    truncate_mcmc: bool = flag(
+        False,
+        "loss of the last step, earlier gradients are constants",
+        needs=EBT,
+    )
+    mcmc_last_step_loss: bool = flag(False, "loss of the last step, differentiated through all", needs=EBT)
+    mcmc_replay_buffer: bool = flag(False, "append rows that start from earlier predictions to a batch", needs=EBT)
     mcmc_replay_buffer_size: int = flag(192, "rows it holds", low=1, needs={**EBT, "mcmc_replay_buffer": (True,)})
     mcmc_replay_buffer_sample_bs_percent: float = flag(
-        0.5, "share of a batch drawn from it", above=0, high=1, needs={**EBT, "mcmc_replay_buffer": (True,)}
+        0.5,
+        "rows appended from it, as a share of a batch",
+        above=0,
+        high=1,
+        needs={**EBT, "mcmc_replay_buffer": (True,)},
     )
-    contrastive_loss: bool = flag(False, "also push the true token's energy below the prediction's", needs=EBT)
+    contrastive_loss: bool = flag(False, "also push the true token's energy below that before the last step", needs=EBT)
     contrastive_loss_coeff: float = flag(0.1, "its weight", above=0, needs={**EBT, "contrastive_loss": (True,)})
     reconstruction_coeff: float = flag(
         1.0, "weight of the cross-entropy beside it", low=0, needs={**EBT, "contrastive_loss": (True,)}
@@ -327,7 +363,7 @@ class Testing:
     run_testing_after_training: bool = flag(False, "evaluate the test split at the end")
     compare_baseline: bool = flag(
         False,
-        "then train a Transformer++ of this size on the same batches and show both",
+        "then train its Transformer++, for equal steps and equal FLOPs",
         needs={**EBT, "execution_mode": ("pretrain",), "only_test": (False,)},
     )
 
@@ -351,9 +387,14 @@ class Inference:
         None, "folder for files; default: the run's own", metavar="PATH", needs=INFERENCE
     )
     infer_ebt_advanced: bool = flag(False, "accepted for old scripts: the flags below need no leave", needs=INFERENCE)
-    infer_ebt_num_steps: int | None = flag(None, "steps at most; default: as in training", low=1, needs=INFERENCE)
+    infer_ebt_num_steps: int | None = flag(
+        None,
+        "steps at most, per landscape where --ebt_type has them; default: as in evaluation",
+        low=1,
+        needs=INFERENCE,
+    )
     infer_ebt_override_alpha: float | None = flag(
-        None, "length of a step; default: as learned", above=0, needs=INFERENCE
+        None, "below 1 a factor on the learned step size, from 1 on a step size", above=0, needs=INFERENCE
     )
     infer_ebt_stop_change: float = flag(
         0.0, "a position is done when a step changes its energy by less; 0 is never", low=0, needs=INFERENCE
@@ -373,7 +414,7 @@ class Inference:
         False, "take back a step that raises the energy; the next is half as long", needs=INFERENCE
     )
     infer_steps_final_landscape: bool = flag(
-        False, "steps beyond those of training all on the last landscape; else spread", needs=INFERENCE
+        False, "--infer_ebt_num_steps on the last landscape only, one step on the others", needs=INFERENCE
     )
     infer_alpha_final_landscape: bool = flag(
         False,
@@ -400,3 +441,4 @@ class RunConfig:
     testing: Testing = Testing()
     inference: Inference = Inference()
     sources: dict[str, str] = field(default_factory=dict, compare=False)
+    changed: dict[str, str] = field(default_factory=dict, compare=False)  # flags of an old record: see versions.py

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from inference.cache import Cache
-from inference.thinking import Contexts, Plan, Thought, believed, think
-from models.energy_language_model import EnergyLanguageModel
+from inference.thinking import Plan, Thought, believed, think
+from models.energy_language_model import Contexts, EnergyLanguageModel
 from models.energy_transformer import Context
 from models.language_model import LanguageModel
 from models.transformer import Shape, Transformer
@@ -124,10 +124,17 @@ class EnergyDecoder(Decoder):
         columns = self.capacity + self.network.time_tokens
         landscapes = sorted({step.landscape for step in plan.steps})
         self.cache_of = {k: Cache(self.shape, len(texts), columns, self.weight) for k in landscapes}
+        # The end of the observed stream at each text's last token, for an energy that reads it.
+        rows_BD = self.weight.new_zeros(len(texts), self.shape.width)
+        self.hidden_of = dict.fromkeys(landscapes, rows_BD) if self.network.residual else {}
         self.read_all()
 
     def caches(self) -> list[Cache]:
         return list(self.cache_of.values())
+
+    def keep(self, rows: Sequence[int]) -> None:
+        super().keep(rows)
+        self.hidden_of = {k: hidden_BD[list(rows)] for k, hidden_BD in self.hidden_of.items()}
 
     def fill(self, rows: Tensor, tokens_BS: Tensor) -> None:
         network = self.network
@@ -138,7 +145,12 @@ class EnergyDecoder(Decoder):
             if network.time_tokens:
                 x_BSD = network.with_time_token(x_BSD, landscape)
             angles = network.rotations[: x_BSD.shape[1]]
-            network.observe(x_BSD, network.condition(landscape), angles, None, cache.fill(rows))
+            hidden_BSD, _ = network.observe(x_BSD, network.condition(landscape), angles, None, cache.fill(rows))
+            if hidden_BSD is not None:
+                ends_B = (self.lengths[rows] - 1 + network.time_tokens).clamp(min=0)
+                hidden_BD = self.hidden_of[landscape].clone()
+                hidden_BD[rows] = hidden_BSD[torch.arange(len(rows), device=rows.device), ends_B]
+                self.hidden_of[landscape] = hidden_BD
 
     def extend(self, tokens_B: Tensor) -> None:
         network = self.network
@@ -147,7 +159,10 @@ class EnergyDecoder(Decoder):
         mask = up_to(columns_B, used)
         x_B1D, angles = network.embedding(tokens_B)[:, None], network.rotations[columns_B][:, None, None]
         for landscape, cache in self.cache_of.items():
-            network.observe(x_B1D, network.condition(landscape), angles, mask, cache.extend(columns_B, used))
+            past = cache.extend(columns_B, used)
+            hidden_B1D, _ = network.observe(x_B1D, network.condition(landscape), angles, mask, past)
+            if hidden_B1D is not None:
+                self.hidden_of[landscape] = hidden_B1D[:, 0]
 
     def context(self, landscape: int) -> Context:
         """What one prediction after each text sees."""
@@ -157,12 +172,13 @@ class EnergyDecoder(Decoder):
         seen = up_to(ends_B - 1, used + 1)
         seen[..., -1] = True  # a prediction's own place
         bias = torch.zeros(seen.shape, dtype=self.weight.dtype, device=self.weight.device)
-        return Context(
-            self.cache_of[landscape].first(used + 1),
+        context = Context(
+            self.cache_of[landscape].first(used + 1)[network.shape.enter :],
             bias.masked_fill_(~seen, float("-inf")),
             network.condition(landscape),
             network.rotations[ends_B][:, None, None],
         )
+        return network.complete(context, self.hidden_of[landscape][:, None] if self.hidden_of else None)
 
     @torch.inference_mode()
     def predict(self) -> Prediction:

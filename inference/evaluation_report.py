@@ -83,10 +83,10 @@ def show_text(work: Work, result: dict[str, Any], text: Text) -> None:
         print(f"95% interval: bootstrap over {result[over]:,} {over}{few}")
     if work.plan is None:
         return
-    losses = [value for name, value in result.items() if name.startswith("loss_step_")]
-    by_step = ", ".join(f"{number}: {value:.4f}" for number, value in enumerate(losses, 1))
+    losses = {name: value for name, value in result.items() if name.startswith("loss_step_")}
+    by_step = ", ".join(f"{name.removeprefix('loss_step_')}: {value:.4f}" for name, value in losses.items())
     of_all = f", mean of {work.plan.candidates} candidates" if work.plan.candidates > 1 else ""
-    print(f"loss after step {by_step}{of_all}; thinking gains {result['thinking_gain']:.4f} nats per token")
+    print(f"loss after steps {by_step}{of_all}; thinking gains {result['thinking_gain']:.4f} nats per token")
     print(f"energy from {result['energy_first']:.4f} to {result['energy_last']:.4f}, mean of all tokens")
     if "steps" in result:
         shares = ", ".join(f"{step}: {count / targets:.1%}" for step, count in result["steps"].items())

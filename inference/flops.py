@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from inference.thinking import Contexts, Plan, think, with_steps
+from inference.thinking import Plan, think, with_steps
 from models.energy_language_model import EnergyLanguageModel
 from models.energy_transformer import EnergyTransformer
 
@@ -19,7 +19,8 @@ class ThinkingCost:
     """FLOPs per token, and how often the prediction stream runs for a step.
 
     landscapes: which ones the steps of the longest walk are on. observed: reading a token for one of them. end: the
-    energy of where a walk ended, needed to choose among several.
+    energy of where a walk ended, needed to choose among several. start: a Transformer++'s logits, where walks begin
+    there; all candidates share them.
     """
 
     landscapes: tuple[int, ...]
@@ -27,10 +28,12 @@ class ThinkingCost:
     step: float
     end: float
     passes_per_step: int
+    start: float = 0.0
 
     def flops(self, steps: int, candidates: int) -> float:
         choosing = self.end if candidates > 1 else 0
-        return len(set(self.landscapes[:steps])) * self.observed + candidates * (steps * self.step + choosing)
+        read = len(set(self.landscapes[:steps])) or bool(self.start)
+        return read * self.observed + self.start + candidates * (steps * self.step + choosing)
 
     def passes(self, steps: int, candidates: int) -> int:
         return candidates * (steps * self.passes_per_step + (candidates > 1))
@@ -40,7 +43,7 @@ def thinking_cost(model: EnergyLanguageModel, plan: Plan, length: int) -> Thinki
     """The cost of thinking at every position of a row of this length."""
     tokens_1S = torch.zeros(1, length, dtype=torch.int64, device=model.device)
     positions_1S = torch.arange(length, device=model.device)[None]
-    contexts = Contexts(lambda landscape: model.network.context(tokens_1S, landscape))
+    contexts = model.contexts(tokens_1S)
 
     def walk(steps: int) -> tuple[int, int]:
         some = with_steps(plan, steps)
@@ -54,12 +57,16 @@ def thinking_cost(model: EnergyLanguageModel, plan: Plan, length: int) -> Thinki
     with torch.no_grad():
         (one, passes_one), (two, passes_two) = walk(1), walk(2)
         observed = flops_of_reading(model.network, length)
+        with FlopCounterMode(display=False) as counter:
+            model.start(tokens_1S, fixed=True, contexts=contexts)
+        start = counter.get_total_flops()
     return ThinkingCost(
         tuple(step.landscape for step in plan.steps),
         observed,
         (two - one) / length,
-        (2 * one - two) / length,
+        (2 * one - two - start) / length,
         passes_two - passes_one,
+        start / length,
     )
 
 

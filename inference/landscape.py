@@ -18,9 +18,8 @@ from data.tokenizers import Tokenizer
 from inference.commands import Landscape, Model
 from inference.decoder import EnergyDecoder
 from inference.loading import Loaded, load, output_folder
-from inference.thinking import Contexts, Plan, believed, make_plan, think
-from models.energy_language_model import EnergyLanguageModel
-from models.layers.vocabulary import embed
+from inference.thinking import Plan, believed, make_plan, think
+from models.energy_language_model import Contexts, EnergyLanguageModel
 from runs.files import write_atomically
 from training.showing import readable
 
@@ -37,7 +36,8 @@ class Scene:
     energies: [T+1] as the walk met them; probabilities: [T+1, V]. target: the true token, or the likeliest one where
     the truth is not known. end_energy, target_energy: where the walk ends, and of the target alone, on the last
     landscape. path: [T+1, 2] and corners: start, end and target, [3, 2], in the plane; off_plane: how far the path
-    leaves it at most. across, up: [points] each; heights: [points, points], energies of the plane.
+    leaves it at most. across, up: [points] each; heights: [points, points], energies of the
+    plane, of embeddings alone where the energy has an entropy term too (entropy).
     """
 
     energies: np.ndarray
@@ -53,6 +53,7 @@ class Scene:
     up: np.ndarray
     heights: np.ndarray
     landscapes: int
+    entropy: bool = False
 
 
 def main(model: Model, command: Landscape, inference: Inference) -> int:
@@ -135,7 +136,7 @@ def look(model: EnergyLanguageModel, tokens: list[int], target: int | None, plan
     chosen = int(believed(thought.first_energy, thought.energy, plan.choice)[0].argmax())
     y_TV = torch.stack(logits)[:, chosen]
     embedding_VD = network.prediction_embedding
-    z_TD = embed(y_TV[None], embedding_VD)[0] if model.thinking.rule.normalize else y_TV @ embedding_VD
+    z_TD = model.embed(y_TV[None])[0]
     known, target = target is not None, int(y_TV[-1].argmax()) if target is None else target
     context = contexts(plan.steps[-1].landscape)
 
@@ -151,13 +152,13 @@ def look(model: EnergyLanguageModel, tokens: list[int], target: int | None, plan
     across, up = sides(torch.cat([path_T2, corners_32]).double().cpu().numpy(), points)
     grid = np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)
     heights = energy(origin_D + torch.from_numpy(grid).to(axes_2D) @ axes_2D)
-    end_energy, target_energy = energy(torch.stack([z_TD[-1], embedding_VD[target]]))
+    target_energy = energy(embedding_VD[target][None])[0]  # a single token has no entropy
     return Scene(
         energies=torch.stack(energies)[:, chosen].double().cpu().numpy(),
         probabilities=y_TV.double().softmax(-1).cpu().numpy(),
         target=target,
         known=known,
-        end_energy=float(end_energy),
+        end_energy=float(thought.energy[0, chosen]),
         target_energy=float(target_energy),
         path=path_T2.double().cpu().numpy(),
         corners=corners_32.double().cpu().numpy(),
@@ -166,6 +167,7 @@ def look(model: EnergyLanguageModel, tokens: list[int], target: int | None, plan
         up=up,
         heights=heights.reshape(points, points),
         landscapes=len({step.landscape for step in plan.steps}),
+        entropy=model.thinking.rule.entropy,
     )
 
 
@@ -315,6 +317,7 @@ def draw_plane(scene: Scene, panel: Any, whose: str) -> None:
     panel.set_xlabel("from start to end, distance of embeddings")
     panel.set_ylabel(f"across, towards the {whose.removesuffix(' alone')}")
     last = "; the last landscape" if scene.landscapes > 1 else ""
+    last += ", without entropy" if scene.entropy else ""
     panel.set_title(f"energy in the plane of start, end and {whose}{last}", fontsize="medium")
     panel.legend(
         fontsize="small", facecolor="0.6", ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.1), columnspacing=1.2

@@ -85,19 +85,28 @@ def read_split(source: Source, data: Data, split: str, tokenizer: Tokenizer, nee
 
 
 class StepLosses:
-    """Watches walks and sums up the loss after each of their steps; a walk that ends early stays where it ended."""
+    """Watches walks and sums up the loss after each of their steps; a walk that ends early stays where it ended.
 
-    def __init__(self, steps: int, pad_id: int) -> None:
-        self.sums = torch.zeros(steps, dtype=torch.float64)
-        self.pad_id = pad_id
+    first: 1, or 0 where the start of a walk is a prediction too.
+    """
+
+    def __init__(self, steps: int, pad_id: int, first: int = 1) -> None:
+        self.sums = torch.zeros(steps + 1, dtype=torch.float64)
+        self.pad_id, self.first = pad_id, first
         self.targets: Tensor | None = None  # [B, S], those of the rows that are walked on now
         self.reached = 0
 
     def __call__(self, step: int, logits_BSV: Tensor, energy_BS: Tensor) -> None:
-        if step:
+        if step >= self.first:
             assert self.targets is not None
-            self.sums[self.reached : step] += losses_of(logits_BSV, self.targets, self.pad_id).sum().cpu()
+            since = self.reached + 1 if step else 0
+            self.sums[since : step + 1] += losses_of(logits_BSV, self.targets, self.pad_id).sum().cpu()
         self.reached = step
+
+    def result(self, walks: float) -> dict[str, float]:
+        """The means, as a validation of the training names them. walks: how many there were."""
+        means = (self.sums / walks).tolist()
+        return {f"loss_step_{step}": loss for step, loss in enumerate(means) if step >= self.first}
 
 
 class Pieces:
@@ -176,7 +185,8 @@ def measure(loaded: Loaded, plan: Plan | None, text: Text, batch_size: int) -> d
     evaluation = Evaluation(words.vocab_size, pad_id).to(device)
     pieces = Pieces(words.separator_id, pad_id)
     steps = len(plan.steps) if plan else 0
-    by_step, walks = StepLosses(steps, pad_id), Walks(steps)
+    from_prior = isinstance(model, EnergyLanguageModel) and model.thinking.start == "prior"
+    by_step, walks = StepLosses(steps, pad_id, first=0 if from_prior else 1), Walks(steps)
     start = time.perf_counter()
     precision = REDUCED.get(loaded.config.trainer.float_precision)
     with (
@@ -201,8 +211,9 @@ def measure(loaded: Loaded, plan: Plan | None, text: Text, batch_size: int) -> d
     result["bits_per_byte"] = result["loss"] * bits_per_nat(text.rows)
     result |= pieces.result()
     if plan is not None:
-        losses = (by_step.sums / (plan.candidates * result["targets"])).tolist()
-        result |= {f"loss_step_{number}": loss for number, loss in enumerate(losses, 1)}
+        named = by_step.result(plan.candidates * result["targets"])
+        losses = list(named.values())
+        result |= named
         result["thinking_gain"] = losses[0] - (losses[-1] if plan.candidates == 1 else result["loss"])
         result |= walks.result(plan.stop_change > 0)
     return result | {"rows": text.count, "seconds": time.perf_counter() - start}

@@ -7,7 +7,6 @@ import io
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,9 @@ from inference.loading import Loaded, find_run, load, output_folder
 from inference.study import Baseline, Curve, Point, Study
 from inference.texts import Text, shifted_text, validation_text
 from inference.think_curve_report import caption, draw, report
-from inference.thinking import Contexts, Plan, believed, make_plan, think
+from inference.thinking import Plan, believed, make_plan, think
 from models import LanguageModel, build_model
-from models.energy_language_model import EnergyLanguageModel
-from models.layers.vocabulary import embed
+from models.energy_language_model import Contexts, EnergyLanguageModel
 from runs.files import write_atomically, write_text
 from training.comparison import twin_of
 from training.showing import readable
@@ -59,20 +57,22 @@ def main(model: Model, command: ThinkCurve, inference: Inference) -> int:
     baseline = find_baseline(model, command, loaded)
     texts = [validation_text(loaded, command.tokens), shifted_text(loaded, command.shifted, command.tokens)]
     # Each number of steps is the beginning of the longest walk: for that, the steps beyond are on the last landscape.
-    settings = replace(inference, infer_ebt_num_steps=command.steps, infer_steps_final_landscape=True)
+    before = thinking.landscapes - 1 if energy_model.network.tells_landscapes else 0
+    settings = replace(inference, infer_ebt_num_steps=command.steps - before, infer_steps_final_landscape=True)
     plan = make_plan(energy_model, settings)
     assert plan is not None
     plans = [replace(plan, seed=model.seed + number) for number in range(command.seeds)]
     candidates = command.candidates
-    if thinking.start == "zeros" and not any(float(step.noise) for step in plan.steps):
-        print("Nothing is drawn at random here (the walk starts from zeros): one seed, one candidate.")
+    starts_at_random = thinking.start != "zeros" and thinking.noise_scale > 0
+    if not starts_at_random and not any(float(step.noise) for step in plan.steps):
+        print("Nothing is drawn at random here (the walk starts without noise): one seed, one candidate.")
         plans, candidates = plans[:1], 1
     study = Study(
         curves=[],
         cost=thinking_cost(energy_model, plan, texts[0].rows.shape[1] - 1),
         baseline=baseline,
         trained=thinking.steps,
-        drawn=(thinking.min_steps if thinking.extra_steps else thinking.steps, thinking.steps + thinking.extra_steps),
+        drawn=(thinking.step_counts[0], thinking.step_counts[-1]),
         steps=command.steps,
         candidates=candidates,
         seeds=[plan.seed for plan in plans],
@@ -155,7 +155,7 @@ def measure(
     for rows_BS in text.rows.split(batch_size):
         rows_BS = rows_BS.to(model.device)
         tokens_BS, targets_BS = rows_BS[:, :-1], rows_BS[:, 1:]
-        contexts = Contexts(partial(model.network.context, tokens_BS))
+        contexts = model.contexts(tokens_BS)
         found = np.zeros((len(plans), len(rows_BS), len(points) + (plain is not None)))
         for seed, plan in enumerate(plans):
             for point, loss_B in thought_losses(study, model, contexts, tokens_BS, targets_BS, plan, advance):
@@ -198,7 +198,7 @@ def thought_losses(
             if step == 0:
                 energies[step] = energy_BS
             elif step in study.chosen_after:  # not what the next step sees, which may be noisy or another landscape's
-                energies[step] = end_energy(model, y_BSV, contexts, plan.steps[step - 1].landscape)
+                energies[step] = model.energy(y_BSV, contexts(plan.steps[step - 1].landscape))
 
         think(model, contexts, positions_BS, plan, candidate, watch)
         if candidate == 0:
@@ -211,12 +211,6 @@ def thought_losses(
                 loss_BS = torch.where(better_BS, loss_BS, best[steps][1])
                 yield (steps, candidate + 1), loss_BS.sum(1)
             best[steps] = score_BS, loss_BS
-
-
-def end_energy(model: EnergyLanguageModel, y_BSV: Tensor, contexts: Contexts, landscape: int) -> Tensor:
-    embedding_VD = model.network.prediction_embedding
-    z_BSD = embed(y_BSV, embedding_VD) if model.thinking.rule.normalize else y_BSV @ embedding_VD
-    return model.network.energy(z_BSD, contexts(landscape))
 
 
 def row_losses(model: LanguageModel, targets_BS: Tensor, logits_BSV: Tensor) -> Tensor:

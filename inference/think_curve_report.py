@@ -73,6 +73,8 @@ def about_steps(study: Study, curve: Curve) -> str:
     if not np.isfinite(curve.means[column[best]]):
         return "Steps: no number of steps gives a finite loss here."
     told = f"Steps: the loss is least, {curve.means[column[best]]:.4f}, after {best[0]} of {study.steps}."
+    if study.steps == 1:
+        return told
     if best[0] == 1:
         told += " More steps do not help here."
     else:

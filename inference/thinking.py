@@ -6,7 +6,7 @@ Nothing here is differentiated twice, and no graph outlives a step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import torch
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from config.errors import UserError
 from config.settings import Inference
-from models.descent import Step
-from models.energy_language_model import EnergyLanguageModel
+from models.descent import Step, neg_entropy
+from models.energy_language_model import EnergyLanguageModel, Thinking
 from models.energy_transformer import Context
 from models.language_model import LanguageModel
 from models.layers.linear import is_few
-from models.layers.vocabulary import embed, move
+from models.layers.vocabulary import move
 from models.noise import keyed_normal, noise_key
 
 ENERGY_FLAGS = (
@@ -68,19 +68,6 @@ class Thought:
 Watch = Callable[[int, Tensor, Tensor], None]  # step, logits before it [B, N, V], their energy [B, N]
 
 
-@dataclass
-class Contexts:
-    """The context of each landscape, made when it is first asked for."""
-
-    make: Callable[[int], Context]
-    made: dict[int, Context] = field(default_factory=dict)
-
-    def __call__(self, landscape: int) -> Context:
-        if landscape not in self.made:
-            self.made[landscape] = self.make(landscape)
-        return self.made[landscape]
-
-
 def make_plan(model: LanguageModel, settings: Inference, seed: int = 0) -> Plan | None:
     """The plan that the settings ask for; None for a model without energy, which can only be asked once."""
     if not isinstance(model, EnergyLanguageModel):
@@ -90,21 +77,24 @@ def make_plan(model: LanguageModel, settings: Inference, seed: int = 0) -> Plan 
             flags = ", ".join(f"--{name}" for name in asked)
             raise UserError(f"{flags}: this model has no energy to walk down; leave it out, or choose an EBT's run.")
         return None
-    steps = model.evaluation_steps()
-    count = settings.infer_ebt_num_steps or len(steps)
-    trained, last = steps[-1], model.last_landscape
-    final = settings.infer_steps_final_landscape or model.thinking.extra_on_final_landscape
-    made = []
-    for t in range(count):
-        landscape = model.landscape_of(t, count, final)
-        size, noise = trained.size, trained.noise
-        if settings.infer_ebt_override_alpha and (landscape == last or not settings.infer_alpha_final_landscape):
-            size = torch.full_like(size, settings.infer_ebt_override_alpha)
+    thinking = model.thinking
+    trained, made = model.evaluation_steps()[-1], []
+    for t, landscape in enumerate(landscapes(thinking, settings, model.network.tells_landscapes)):
+        size, noise, alpha = trained.size, trained.noise, settings.infer_ebt_override_alpha
+        is_last = landscape == thinking.landscapes - 1 or not model.network.tells_landscapes
+        if alpha and (is_last or not settings.infer_alpha_final_landscape):
+            size = alpha * size if alpha < 1 else torch.full_like(size, alpha)
         if settings.infer_langevin_dynamics_noise is not None:
             noise = settings.infer_langevin_dynamics_noise
         if settings.infer_langevin_first_step and t > 0:
             noise = 0.0
-        made.append(Step(landscape, size, noise))
+        made.append(Step(model.landscape_of(landscape), size, noise))
+    starts_at_random = thinking.start != "zeros" and thinking.noise_scale > 0
+    if settings.infer_generated_samples > 1 and not starts_at_random and not any(float(step.noise) for step in made):
+        raise UserError(
+            f"--infer_generated_samples is {settings.infer_generated_samples}: without noise all candidates of this "
+            "model are the same; add --infer_langevin_dynamics_noise, or ask for 1."
+        )
     return Plan(
         made,
         candidates=settings.infer_generated_samples,
@@ -113,6 +103,17 @@ def make_plan(model: LanguageModel, settings: Inference, seed: int = 0) -> Plan 
         stop_change=settings.infer_ebt_stop_change,
         seed=seed,
     )
+
+
+def landscapes(thinking: Thinking, settings: Inference, conditioned: bool) -> list[int]:
+    """The landscape of each step; --infer_ebt_num_steps counts per landscape of a conditioned energy, else in all."""
+    count, last = settings.infer_ebt_num_steps, thinking.landscapes - 1
+    if count is None:
+        return thinking.evaluation_landscapes
+    if not conditioned:
+        return [last] * count
+    once = settings.infer_steps_final_landscape
+    return [k for k in range(last + 1) for _ in range(1 if once and k < last else count)]
 
 
 @torch.no_grad()
@@ -129,24 +130,26 @@ def think(
     positions: the place of the last token that a prediction sees; candidates: which of its walks this is. The two and
     the plan's seed fix all noise. watch: called before each step, and with the number of steps at the end.
     """
-    network, rule = model.network, model.thinking.rule
+    network, thinking, rule = model.network, model.thinking, model.thinking.rule
     embedding_VD = network.prediction_embedding
 
-    def embedded(y_BNV: Tensor) -> Tensor:
-        return embed(y_BNV, embedding_VD) if rule.normalize else y_BNV @ embedding_VD
-
-    def moved(y_BNV: Tensor, d_BND: Tensor) -> Tensor:
-        before_BNV = y_BNV.softmax(-1) if rule.from_probabilities else y_BNV
+    def moved(y_BNV: Tensor, size_BN1: Tensor, d_BND: Tensor) -> Tensor:
+        before_BNV = y_BNV.softmax(-1) if rule.from_probabilities and rule.normalize else y_BNV
+        before_BNV = y_BNV - size_BN1 * y_BNV if rule.entropy else before_BNV
+        d_BND = size_BN1 * d_BND
         return before_BNV - network.spread(d_BND) if is_few(d_BND) else move(before_BNV, d_BND, embedding_VD)[0]
 
     def noise(step: int) -> Tensor:
         keys_BN = noise_key(positions_BN, candidates_BN, step)
         return keyed_normal(keys_BN, len(embedding_VD), plan.seed).to(embedding_VD.dtype)
 
-    if model.thinking.start == "zeros":
-        y_BNV = embedding_VD.new_zeros(*positions_BN.shape, len(embedding_VD))
-    else:
-        y_BNV = model.thinking.noise_scale * noise(0)
+    y_BNV = embedding_VD.new_zeros(*positions_BN.shape, len(embedding_VD))
+    if thinking.start == "prior":
+        prior_BND = context_of(plan.steps[0].landscape).prior
+        assert prior_BND is not None
+        y_BNV = network.spread(prior_BND).expand_as(y_BNV)
+    if thinking.start != "zeros" and thinking.noise_scale:
+        y_BNV = y_BNV + thinking.noise_scale * noise(0)
     active_BN = torch.ones_like(positions_BN, dtype=torch.bool)
     moved_BN, taken_BN = ~active_BN, torch.zeros_like(positions_BN)
     factor_BN = torch.ones(positions_BN.shape, dtype=y_BNV.dtype, device=y_BNV.device)
@@ -155,10 +158,11 @@ def think(
     for number, step in enumerate(plan.steps):
         context = context_of(step.landscape)
         noisy_BNV = y_BNV + step.noise * noise(number + 1) if step.noise else y_BNV
-        energy_BN, slope_BND = network.slope(embedded(noisy_BNV), context, differentiable=False)
+        energy_BN, slope_BND = network.energy_and_gradient(model.embed(noisy_BNV), context, create_graph=False)
+        energy_BN = energy_BN + neg_entropy(noisy_BNV) if rule.entropy else energy_BN
         passes += 1
         if plan.accept_lower and step.noise:
-            energy_BN = network.energy(embedded(y_BNV), context)
+            energy_BN = model.energy(y_BNV, context)
             passes += 1
         if plan.stop_change and before_BN is not None and step.landscape == landscape:
             active_BN &= ~(moved_BN & ((before_BN - energy_BN).abs() < plan.stop_change))
@@ -169,10 +173,10 @@ def think(
         if watch:
             watch(number, y_BNV, energy_BN)
         size_BN1 = (step.size * factor_BN)[..., None]
-        next_BNV = moved(noisy_BNV, size_BN1 * slope_BND)
+        next_BNV = moved(noisy_BNV, size_BN1, slope_BND)
         moved_BN = active_BN
         if plan.accept_lower:
-            moved_BN = active_BN & (network.energy(embedded(next_BNV), context) < energy_BN)
+            moved_BN = active_BN & (model.energy(next_BNV, context) < energy_BN)
             passes += 1
             factor_BN = torch.where(moved_BN, factor_BN, factor_BN / 2)
         taken_BN = taken_BN + active_BN
@@ -181,7 +185,7 @@ def think(
 
     def end() -> Tensor:
         with torch.no_grad():
-            return network.energy(embedded(y_BNV), context_of(plan.steps[-1].landscape))
+            return model.energy(y_BNV, context_of(plan.steps[-1].landscape))
 
     thought = Thought(y_BNV, first_BN, taken_BN, passes, end)
     if watch:
@@ -197,7 +201,7 @@ def believed(first: Tensor, last: Tensor, choice: str) -> Tensor:
 def think_rows(model: EnergyLanguageModel, tokens_BS: Tensor, plan: Plan, watch: Watch | None = None) -> Thought:
     """Think at every position of whole rows [B, S], without a cache; of several candidates the chosen one is kept."""
     with torch.no_grad():
-        contexts = Contexts(lambda landscape: model.network.context(tokens_BS, landscape))
+        contexts = model.contexts(tokens_BS)
         positions_BS = torch.arange(tokens_BS.shape[1], device=tokens_BS.device).expand(tokens_BS.shape)
         best = think(model, contexts, positions_BS, plan, 0, watch)
         for candidate in range(1, plan.candidates):

@@ -41,25 +41,31 @@ def baseline_transformer(config: RunConfig, vocab_size: int, separator_id: int, 
 def ebt(config: RunConfig, vocab_size: int, separator_id: int, pad_id: int) -> LanguageModel:
     """The energy-based transformer for language."""
     energy = config.energy
+    residual = energy.energy_form == "residual"
+    common = common_shape(config, vocab_size, separator_id)
+    if residual:
+        common |= {"layers": common["layers"] + energy.energy_blocks}
     shape = EnergyShape(
-        **common_shape(config, vocab_size, separator_id),
+        **common,
         tied=False,
         conditioning=energy.ebt_type,
         landscapes=energy.mcmc_num_steps,
         norm=energy.ebt_norm,
         activation=energy.ebt_act_func,
         shared_embedding=energy.vocab_to_embed_uses_prob_dist,
+        form=energy.energy_form,
+        enter=config.architecture.num_transformer_blocks if residual else 0,
     )
     auto = isinstance(energy.mcmc_step_size, str)
     thinking = Thinking(
-        steps=energy.mcmc_num_steps,
+        landscapes=energy.mcmc_num_steps,
+        min_repeats=max(1, energy.randomize_mcmc_num_steps_min) if energy.randomize_mcmc_num_steps else 1,
+        max_repeats=energy.randomize_mcmc_num_steps + 1,
+        repeat_final_only=energy.randomize_mcmc_num_steps_final_landscape,
         step_size=None if auto else float(energy.mcmc_step_size),
         learnable_step_size=energy.mcmc_step_size_learnable,
         step_size_lr_multiplier=None if auto else energy.mcmc_step_size_lr_multiplier,
         step_size_scale=energy.randomize_mcmc_step_size_scale,
-        extra_steps=energy.randomize_mcmc_num_steps,
-        min_steps=energy.randomize_mcmc_num_steps_min or energy.mcmc_num_steps,
-        extra_on_final_landscape=energy.randomize_mcmc_num_steps_final_landscape,
         start=energy.denoising_initial_condition,
         noise_scale=energy.gaussian_random_noise_scaling,
         langevin_noise=energy.langevin_dynamics_noise,
@@ -69,8 +75,10 @@ def ebt(config: RunConfig, vocab_size: int, separator_id: int, pad_id: int) -> L
             from_probabilities=energy.update_from == "probabilities",
             normalize=energy.normalize_initial_condition,
             detach=not energy.no_mcmc_detach,
+            entropy=residual,
         ),
-        last_step_only=energy.truncate_mcmc,
+        last_step_only=energy.mcmc_last_step_loss,
+        truncate=energy.truncate_mcmc,
         contrastive_coefficient=energy.contrastive_loss_coeff if energy.contrastive_loss else 0.0,
         reconstruction_coefficient=energy.reconstruction_coeff,
     )

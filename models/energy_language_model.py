@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from torch._dynamo.exc import TorchDynamoException
 from torch.nn import functional as F
 from torchmetrics import MeanMetric
 
-from models.descent import Rule, Step, Walk, descend
+from models.descent import Rule, Step, Walk, descend, neg_entropy
+from models.energy_check import check_energy
 from models.energy_transformer import Context, EnergyTransformer
 from models.language_model import LanguageModel
 from models.layers.vocabulary import cross_entropy, embed
@@ -27,23 +29,59 @@ SHOWN = 128  # positions, by which the gain of thinking is told where no loss te
 class Thinking:
     """How predictions are found in training and evaluation; every field is a flag of the energy group."""
 
-    steps: int
-    step_size: float | None  # None: calibrated on the first batch
+    landscapes: int  # in training each is repeated, the number of times drawn per batch from min_repeats to max_repeats
+    min_repeats: int
+    max_repeats: int  # in evaluation, the last landscape is repeated so often, the others are not
+    repeat_final_only: bool
+    step_size: float | None  # None: fitted to the energy, see `calibrate`
     learnable_step_size: bool
     step_size_lr_multiplier: float | None  # None: the step size itself
-    step_size_scale: float  # a step is drawn from [size / scale, size * scale] per position
-    extra_steps: int  # the number of steps is drawn from [min_steps, steps + extra_steps] per batch
-    min_steps: int
-    extra_on_final_landscape: bool
-    start: str  # random_noise or zeros
+    step_size_scale: float  # steps of a walk are drawn from [size / scale, size * scale], once per walk and position
+    start: str  # random_noise, zeros or prior
     noise_scale: float
     langevin_noise: float
     learnable_langevin: bool
     langevin_in_evaluation: bool
     rule: Rule
-    last_step_only: bool
+    last_step_only: bool  # the loss is that of the last step
+    truncate: bool  # and only its gradient is differentiated
     contrastive_coefficient: float  # 0: no contrastive loss
     reconstruction_coefficient: float
+
+    @property
+    def steps(self) -> int:
+        """How many an evaluation takes."""
+        return self.landscapes + self.max_repeats - 1
+
+    @property
+    def evaluation_landscapes(self) -> list[int]:
+        return [*range(self.landscapes), *[self.landscapes - 1] * (self.max_repeats - 1)]
+
+    @property
+    def step_counts(self) -> range:
+        """How many steps a training batch may take."""
+        repeated = 1 if self.repeat_final_only else self.landscapes
+        once = self.landscapes - repeated
+        return range(once + repeated * self.min_repeats, once + repeated * self.max_repeats + 1)
+
+
+@dataclass
+class Contexts:
+    """The context of each landscape, computed when it is first asked for.
+
+    differentiated: landscapes whose context gets a gradient, None for all (where grad mode is on).
+    """
+
+    make: Callable[[int], Context]
+    differentiated: Collection[int] | None = None
+    made: dict[int, Context] = field(default_factory=dict)
+
+    def __call__(self, landscape: int) -> Context:
+        if landscape not in self.made:
+            graph = self.differentiated is None or landscape in self.differentiated
+            with torch.set_grad_enabled(graph and torch.is_grad_enabled()):
+                self.made[landscape] = self.make(landscape)
+        return self.made[landscape]
 
 
 class EnergyLanguageModel(LanguageModel):
@@ -61,7 +99,8 @@ class EnergyLanguageModel(LanguageModel):
         self.step_size = nn.Parameter(size, requires_grad=thinking.learnable_step_size)
         noise = torch.tensor(thinking.langevin_noise)
         self.langevin_noise = nn.Parameter(noise, requires_grad=thinking.learnable_langevin)
-        self.step_losses = nn.ModuleList(MeanMetric().set_dtype(torch.float64) for _ in range(thinking.steps))
+        losses = thinking.steps + (thinking.start == "prior")
+        self.step_losses = nn.ModuleList(MeanMetric().set_dtype(torch.float64) for _ in range(losses))
 
     def learning_rate_multipliers(self) -> dict[str, float]:
         multipliers = {}
@@ -70,88 +109,117 @@ class EnergyLanguageModel(LanguageModel):
             multipliers["step_size"] = chosen if chosen is not None else float(self.step_size.detach())
         return multipliers
 
-    def calibrate(self, batch: dict[str, Tensor]) -> float | None:
-        """Set the step size so that the first step moves a prediction by a standard deviation of 1; returns it.
+    def check(self) -> None:
+        check_energy(self.network)
 
-        The energy's scale is arbitrary, and a step that is too long explodes while one that is too short does not
-        learn: this is the one knob that has to fit the model. None when a number was given.
+    def calibrate(self, batch: dict[str, Tensor]) -> float | None:
+        """Fit the step size to the energy; returns it, or None when a number was given.
+
+        An energy's scale is arbitrary, and a step that is too long explodes while one that is too short does not learn:
+        this is the one knob that has to fit the model. The first step is made to move a prediction by a standard
+        deviation of 1. An energy with an entropy term has a scale of its own: its step is 1.
         """
         if self.thinking.step_size is not None:
             return None
+        if self.thinking.rule.entropy:
+            with torch.no_grad():
+                return float(self.step_size.fill_(1.0))
         tokens_BS = batch["input_ids"][:, :-1]
         start_BSV = self.start(tokens_BS, fixed=True)
         with torch.no_grad():
             unit = Step(0, torch.ones(()))
             walk = self.walk(tokens_BS, start_BSV, [unit], differentiable=False)
-            before = start_BSV.softmax(-1) if self.thinking.rule.from_probabilities else start_BSV
+            rule = self.thinking.rule
+            before = start_BSV.softmax(-1) if rule.from_probabilities and rule.normalize else start_BSV
             self.step_size.fill_(1 / float((walk.predictions[0] - before).std()))
         return float(self.step_size.detach())
 
-    def start(self, tokens_BS: Tensor, fixed: bool = False) -> Tensor:
+    def contexts(self, tokens_BS: Tensor, steps: list[Step] | None = None) -> Contexts:
+        """The contexts of whole rows. steps: those of the walk, of which only some may be differentiated."""
+        differentiated = None if steps is None else {step.landscape for step in steps if step.create_graph}
+        return Contexts(lambda landscape: self.network.context(tokens_BS, landscape), differentiated)
+
+    def start(self, tokens_BS: Tensor, fixed: bool = False, contexts: Contexts | None = None) -> Tensor:
         """Where the walk begins, [B, S, V]; fixed: the same for every row and every time, for evaluation."""
         vocabulary, (rows, length) = self.network.shape.vocab_size, tokens_BS.shape
         options: dict[str, Any] = {"device": tokens_BS.device, "dtype": self.network.head.weight.dtype}
-        if self.thinking.start == "zeros":
+        scale = self.thinking.noise_scale
+        if self.thinking.start == "zeros" or (scale == 0 and self.thinking.start != "prior"):
             return torch.zeros(rows, length, vocabulary, **options)
-        if not fixed:
-            return normal((rows, length, vocabulary), self.network.head.weight, self.thinking.noise_scale)
-        noise_SV = keyed_normal(noise_key(torch.arange(length)), vocabulary).to(**options)
-        return (self.thinking.noise_scale * noise_SV).expand(rows, -1, -1)
+        noise_BSV = None
+        if scale and not fixed:
+            noise_BSV = normal((rows, length, vocabulary), self.network.head.weight, scale)
+        elif scale:
+            noise_SV = keyed_normal(noise_key(torch.arange(length)), vocabulary).to(**options)
+            noise_BSV = (scale * noise_SV).expand(rows, -1, -1)
+        if self.thinking.start == "random_noise":
+            assert noise_BSV is not None
+            return noise_BSV
+        prior_BSD = (contexts or self.contexts(tokens_BS))(0).prior
+        assert prior_BSD is not None
+        prior_BSV = self.network.spread(prior_BSD)
+        return prior_BSV if noise_BSV is None else prior_BSV + noise_BSV
 
-    def walk(self, tokens_BS: Tensor, start_BSV: Tensor, steps: list[Step], differentiable: bool) -> Walk:
+    def walk(
+        self,
+        tokens_BS: Tensor,
+        start_BSV: Tensor,
+        steps: list[Step],
+        differentiable: bool,
+        contexts: Contexts | None = None,
+    ) -> Walk:
         """Walk down the energy; the observed stream runs once for each landscape that the steps need."""
-        contexts: dict[int, Context] = {}
+        given, contexts = contexts, contexts or self.contexts(tokens_BS, steps)
 
-        def slope(z_BSD: Tensor, landscape: int) -> tuple[Tensor, Tensor]:
-            if landscape not in contexts:
-                contexts[landscape] = self.network.context(tokens_BS, landscape)
-            return self.network.slope(z_BSD, contexts[landscape], differentiable)
+        def energy(z_BSD: Tensor, landscape: int, create_graph: bool) -> tuple[Tensor, Tensor]:
+            context = contexts(landscape)
+            return self.network.energy_and_gradient(z_BSD, context, create_graph, compiled=differentiable)
 
         embedding_VD = self.network.prediction_embedding
         try:
-            return descend(slope, embedding_VD, start_BSV, steps, self.thinking.rule, differentiable)
+            return descend(energy, embedding_VD, start_BSV, steps, self.thinking.rule, differentiable)
         except TorchDynamoException as error:  # it did not compile; what fails while it runs is not hidden
             if self.network.compiled is None:
                 raise
             self.network.compiled = None
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             warnings.warn(f"--compile_model: going on uncompiled: {reason}", stacklevel=2)
-        return self.walk(tokens_BS, start_BSV, steps, differentiable)
+        return self.walk(tokens_BS, start_BSV, steps, differentiable, given)
 
     def training_steps(self, rows: int, length: int) -> list[Step]:
-        """The steps of one training batch: their number drawn once, their sizes for every position."""
+        """The steps of one training batch: their number drawn for each landscape, their size once for each position."""
         thinking = self.thinking
-        count = thinking.steps
-        if thinking.extra_steps:
-            count = int(torch.randint(thinking.min_steps, thinking.steps + thinking.extra_steps + 1, ()))
-        size, scale = self.step_size, thinking.step_size_scale
-        sizes = [size] * count
+        landscapes: list[int] = []
+        for landscape in range(thinking.landscapes):
+            repeats = 1
+            if not thinking.repeat_final_only or landscape == thinking.landscapes - 1:
+                repeats = thinking.max_repeats
+                if thinking.min_repeats < repeats:
+                    repeats = int(torch.randint(thinking.min_repeats, repeats + 1, ()))
+            landscapes += [landscape] * repeats
+        size: Tensor = self.step_size
+        scale = thinking.step_size_scale
         if scale > 1:
-            shape = (count, rows, length, 1)
-            factors = 1 / scale + (scale - 1 / scale) * torch.rand(shape, device=size.device, dtype=size.dtype)
-            sizes = list(size * factors)
-        final = thinking.extra_on_final_landscape
-        return [Step(self.landscape_of(t, count, final), sizes[t], self.noise(True)) for t in range(count)]
+            drawn = torch.rand((rows, length, 1), device=size.device, dtype=size.dtype)
+            size = size * (1 / scale + (scale - 1 / scale) * drawn)
+        last = len(landscapes) - 1
+        return [
+            Step(self.landscape_of(landscape), size, self.noise(True), not thinking.truncate or t == last)
+            for t, landscape in enumerate(landscapes)
+        ]
 
     def evaluation_steps(self) -> list[Step]:
         size = self.step_size.detach().clamp(min=SMALLEST_STEP)
         noise = self.noise(self.thinking.langevin_in_evaluation)
-        count = self.thinking.steps
-        return [Step(self.landscape_of(t, count), size, noise) for t in range(count)]
+        return [Step(self.landscape_of(k), size, noise) for k in self.thinking.evaluation_landscapes]
 
-    def landscape_of(self, step: int, count: int, final: bool = True) -> int:
-        """Where step 0..count-1 is taken; an unconditioned energy has one landscape.
-
-        final: steps beyond those of an evaluation are all taken on the last, else they are spread over all.
-        """
-        if not self.network.tells_landscapes:
-            return 0
-        last = self.thinking.steps - 1
-        return min(step, last) if final else min(step * (last + 1) // count, last)
+    def landscape_of(self, landscape: int) -> int:
+        """Which context belongs to a landscape: an unconditioned energy has one."""
+        return landscape if self.network.tells_landscapes else 0
 
     @property
     def last_landscape(self) -> int:
-        return self.landscape_of(self.thinking.steps - 1, self.thinking.steps)
+        return self.landscape_of(self.thinking.landscapes - 1)
 
     def noise(self, wanted: bool) -> Tensor | float:
         if not wanted or self.thinking.langevin_noise == 0:
@@ -160,8 +228,9 @@ class EnergyLanguageModel(LanguageModel):
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
         """The prediction after the last step, as logits [B, S, V]."""
-        start_BSV = self.start(tokens_BS, fixed=True)
-        return self.walk(tokens_BS, start_BSV, self.evaluation_steps(), differentiable=False).predictions[-1]
+        contexts = self.contexts(tokens_BS)
+        start_BSV = self.start(tokens_BS, fixed=True, contexts=contexts)
+        return self.walk(tokens_BS, start_BSV, self.evaluation_steps(), False, contexts).predictions[-1]
 
     def on_train_batch_start(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         with torch.no_grad():  # kept positive itself: a clamp in front of it would leave it no gradient to come back by
@@ -172,43 +241,60 @@ class EnergyLanguageModel(LanguageModel):
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         rows_BS = batch["input_ids"]
-        start_BSV = self.start(rows_BS[:, :-1])
+        fresh = len(rows_BS)
         if self.replay is not None:
-            rows_BS, start_BSV = self.replay.mix(rows_BS, start_BSV)
+            rows_BS, replayed_RSV = self.replay.append_to(rows_BS)
         tokens_BS, targets_BS = rows_BS[:, :-1], rows_BS[:, 1:]
         steps = self.training_steps(*tokens_BS.shape)
-        walk = self.walk(tokens_BS, start_BSV, steps, differentiable=True)
-        wanted = walk.predictions[-1:] if self.thinking.last_step_only else walk.predictions
+        contexts = self.contexts(tokens_BS, steps)
+        start_BSV = self.start(tokens_BS, contexts=contexts)
+        if self.replay is not None and replayed_RSV is not None:
+            start_BSV = torch.cat([start_BSV[:fresh], replayed_RSV.to(start_BSV)])
+        walk = self.walk(tokens_BS, start_BSV, steps, differentiable=True, contexts=contexts)
+        last_only = self.thinking.last_step_only or self.thinking.truncate
+        wanted = walk.predictions[-1:] if last_only else walk.predictions
         losses = [self.cross_entropy(y_BSV, targets_BS) for y_BSV in wanted]
         loss = torch.stack(losses).mean()
-        self.measures = self.measured(walk, losses, targets_BS)
+        self.measures = self.measured(start_BSV, walk, losses, targets_BS)
         if self.replay is not None:
-            self.replay.keep(rows_BS, walk.predictions[-1].detach())
+            self.replay.add(rows_BS[:fresh], walk.predictions[-1][:fresh].detach())
         if self.thinking.contrastive_coefficient:
-            contrast = self.contrast(tokens_BS, targets_BS, walk)
+            contrast = self.contrast(contexts, targets_BS, walk)
             self.measures["contrastive_loss"] = contrast.detach()
             loss = self.thinking.reconstruction_coefficient * loss + self.thinking.contrastive_coefficient * contrast
         return loss
 
+    def embed(self, y_BSV: Tensor) -> Tensor:
+        """What the energy sees of a prediction. [B, S, V] -> [B, S, D]"""
+        embedding_VD = self.network.prediction_embedding
+        return embed(y_BSV, embedding_VD) if self.thinking.rule.normalize else y_BSV @ embedding_VD
+
+    def energy(self, y_BSV: Tensor, context: Context) -> Tensor:
+        """The energy of a prediction, with its entropy term where there is one. [B, S, V] -> [B, S]"""
+        energy_BS = self.network.energy(self.embed(y_BSV), context)
+        return energy_BS + neg_entropy(y_BSV) if self.thinking.rule.entropy else energy_BS
+
     def cross_entropy(self, logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
         return cross_entropy(logits_BSV, targets_BS, self.pad_id)
 
-    def contrast(self, tokens_BS: Tensor, targets_BS: Tensor, walk: Walk) -> Tensor:
-        """How much the energy prefers the walk's end to the true token: softplus(E(true) - E(found)), averaged."""
-        context = self.network.context(tokens_BS, self.last_landscape)
-        embedding_VD = self.network.prediction_embedding
-        truth_BS = self.network.energy(embedding_VD[targets_BS], context)
-        found_BS = self.network.energy(embed(walk.predictions[-1].detach(), embedding_VD), context)
-        return F.softplus(truth_BS - found_BS)[targets_BS != self.pad_id].mean()
+    def contrast(self, contexts: Contexts, targets_BS: Tensor, walk: Walk) -> Tensor:
+        """How much the energy prefers the prediction before the last step to the true token: softplus(E(true) - E(y)),
+        averaged."""
+        context = contexts(self.last_landscape)
+        truth_BS = self.network.energy(self.network.prediction_embedding[targets_BS], context)
+        assert walk.last_energy is not None
+        return F.softplus(truth_BS - walk.last_energy)[targets_BS != self.pad_id].mean()
 
     @torch.no_grad()
-    def measured(self, walk: Walk, losses: list[Tensor], targets_BS: Tensor) -> dict[str, Tensor]:
-        """What shows whether the walk is sound: losses by step, energies, slope and step size."""
+    def measured(self, start_BSV: Tensor, walk: Walk, losses: list[Tensor], targets_BS: Tensor) -> dict[str, Tensor]:
+        """What shows whether the walk is sound: losses by step, energies, their gradient and the step size."""
         energies = [energy.mean() for energy in walk.energies]
         first, last = losses[0], losses[-1]
-        if len(losses) == 1:  # the first step has no loss of its own: some positions show as much, and cost little
+        prior = self.thinking.start == "prior"  # where a walk begins is a prediction already
+        if len(losses) == 1 or prior:  # some positions show as much as a loss, and cost little
             some = slice(0, 1), slice(0, SHOWN)
-            first, last = (self.cross_entropy(walk.predictions[t][some], targets_BS[some]) for t in (0, -1))
+            ends = (start_BSV if prior else walk.predictions[0], walk.predictions[-1])
+            first, last = (self.cross_entropy(y_BSV[some].detach(), targets_BS[some]) for y_BSV in ends)
         finite = torch.stack(walk.gradient_norms).isfinite().float()
         return {
             **{f"train_loss_step_{t + 1}": loss.detach() for t, loss in enumerate(losses) if len(losses) > 1},
@@ -224,11 +310,13 @@ class EnergyLanguageModel(LanguageModel):
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         tokens_BS, targets_BS = batch["input_ids"][:, :-1], batch["input_ids"][:, 1:]
-        start_BSV = self.start(tokens_BS, fixed=True)
-        walk = self.walk(tokens_BS, start_BSV, self.evaluation_steps(), differentiable=False)
+        contexts = self.contexts(tokens_BS)
+        start_BSV = self.start(tokens_BS, fixed=True, contexts=contexts)
+        walk = self.walk(tokens_BS, start_BSV, self.evaluation_steps(), differentiable=False, contexts=contexts)
         count = (targets_BS != self.pad_id).sum()
         if count:
-            for metric, y_BSV in zip(self.step_losses, walk.predictions, strict=True):
+            predictions = [start_BSV] * (self.thinking.start == "prior") + walk.predictions
+            for metric, y_BSV in zip(self.step_losses, predictions, strict=True):
                 metric(self.cross_entropy(y_BSV, targets_BS).double(), count)
         self.evaluation.update(walk.predictions[-1], targets_BS)
 
@@ -238,7 +326,8 @@ class EnergyLanguageModel(LanguageModel):
         for metric in self.step_losses:
             by_step.append(metric.compute().item())  # type: ignore[operator]
             metric.reset()  # type: ignore[operator]
-        self.results |= {f"loss_step_{t + 1}": loss for t, loss in enumerate(by_step)}
+        first = 0 if self.thinking.start == "prior" else 1
+        self.results |= {f"loss_step_{t}": loss for t, loss in enumerate(by_step, first)}
         self.results["thinking_gain"] = by_step[0] - by_step[-1]
 
     def on_test_epoch_end(self) -> None:

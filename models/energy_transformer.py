@@ -10,15 +10,16 @@ prediction stream is differentiated twice. Prediction i stands for token i+1 and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
+from models.layers.analytic import Saved, defines_gradient, forward_saving, input_gradient
 from models.layers.attention import Past, SelfAttention
-from models.layers.back import Kept, ahead, back
 from models.layers.documents import document_mask
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, product
@@ -35,20 +36,27 @@ class EnergyShape(Shape):
     landscapes: int = 1  # how many step indices the energy may be told apart
     norm: str = "rms"
     activation: str = "silu"
-    shared_embedding: bool = field(default=False)  # predictions are embedded as tokens are
+    shared_embedding: bool = False  # predictions are embedded as tokens are
+    form: str = "scalar"  # scalar or residual: see EnergyTransformer.energy
+    enter: int = 0  # the block at which predictions enter
 
 
 class Context(NamedTuple):
     """What predictions look at, with the time token O = S+1 positions, else O = S.
 
-    keys_values: per layer [B, H, O+1, K] twice, the last row empty; bias: [B or 1, 1, S, O+1].
+    keys_values: of each block they pass [B, H, O+1, K] twice, the last row empty; bias: [B or 1, 1, S, O+1].
     condition: what the blocks are told of the landscape, [D], or None. angles: of the predictions, [S, K/2, 2].
+    hidden: the end of the observed stream, [B, S, D], which only a residual energy reads; prior: that normed, whose
+    products with the embedding are the logits of a Transformer++; readout: what the energy's head makes of the prior.
     """
 
     keys_values: list[tuple[Tensor, Tensor]]
     bias: Tensor
     condition: Tensor | None
     angles: Tensor
+    hidden: Tensor | None = None
+    prior: Tensor | None = None
+    readout: Tensor | None = None
 
 
 class EnergyBlock(nn.Module):
@@ -89,43 +97,51 @@ class EnergyBlock(nn.Module):
     def predict(
         self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor, keys: Tensor, values: Tensor, bias: Tensor
     ) -> Tensor:
-        shift, scale, gate, shift2, scale2, gate2 = self.modulations(condition)
-        normed_BSD = modulate(self.attention_norm(x_BSD), shift, scale)
-        x_BSD = x_BSD + gated(self.attention.predict(normed_BSD, angles, keys, values, bias), gate)
-        fed_BSD = self.feed_forward(modulate(self.feed_forward_norm(x_BSD), shift2, scale2))
-        return x_BSD + gated(fed_BSD, gate2)
+        """What the block makes of the prediction stream; a subclass that changes this alone runs on autograd."""
+        return self.forward_saving(x_BSD, condition, angles, keys, values, bias)[0]
 
-    def ahead(
+    def forward_saving(
         self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor, keys: Tensor, values: Tensor, bias: Tensor
-    ) -> tuple[Tensor, Kept]:
-        """`predict`, and what the way back needs."""
+    ) -> tuple[Tensor, Saved]:
+        """`predict`, and what its input gradient needs."""
         modulations = self.modulations(condition)
         shift, scale, gate, shift2, scale2, gate2 = modulations
-        normed_BSD, before = ahead(self.attention_norm, x_BSD)
-        mixed_BSD, mixed = self.attention.ahead(modulate(normed_BSD, shift, scale), angles, keys, values, bias)
+        normed_BSD, before = forward_saving(self.attention_norm, x_BSD)
+        mixed_BSD, mixed = self.attention.forward_saving(modulate(normed_BSD, shift, scale), angles, keys, values, bias)
         x_BSD = x_BSD + gated(mixed_BSD, gate)
-        normed_BSD, between = ahead(self.feed_forward_norm, x_BSD)
-        fed_BSD, fed = self.feed_forward.ahead(modulate(normed_BSD, shift2, scale2))
+        normed_BSD, between = forward_saving(self.feed_forward_norm, x_BSD)
+        fed_BSD, fed = self.feed_forward.forward_saving(modulate(normed_BSD, shift2, scale2))
         return x_BSD + gated(fed_BSD, gate2), (modulations, before, mixed, between, fed)
 
-    def back(self, g_BSD: Tensor, kept: Kept, angles: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def input_gradient(self, g_BSD: Tensor, saved: Saved, angles: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """From the gradient of what the block gives to that of x."""
-        (_, scale, gate, _, scale2, gate2), before, mixed, between, fed = kept
-        g_fed_BSD = self.feed_forward.back(gated(g_BSD, gate2), fed)
-        g_BSD = g_BSD + back(self.feed_forward_norm, gated(g_fed_BSD, scale2), between)
-        g_mixed_BSD = self.attention.back(gated(g_BSD, gate), mixed, angles, keys, values)
-        return g_BSD + back(self.attention_norm, gated(g_mixed_BSD, scale), before)
+        (_, scale, gate, _, scale2, gate2), before, mixed, between, fed = saved
+        g_fed_BSD = self.feed_forward.input_gradient(gated(g_BSD, gate2), fed)
+        g_BSD = g_BSD + input_gradient(self.feed_forward_norm, gated(g_fed_BSD, scale2), between)
+        g_mixed_BSD = self.attention.input_gradient(gated(g_BSD, gate), mixed, angles, keys, values)
+        return g_BSD + input_gradient(self.attention_norm, gated(g_mixed_BSD, scale), before)
 
 
-class Ways(NamedTuple):
+class BlockFunctions(NamedTuple):
     """What a block does, as functions of it: compiled or not."""
 
-    ahead: Callable[..., Any]
-    back: Callable[..., Any]
+    forward_saving: Callable[..., Any]
+    input_gradient: Callable[..., Any]
     observe: Callable[..., Any]
 
 
-PLAIN = Ways(EnergyBlock.ahead, EnergyBlock.back, EnergyBlock.observe)
+def forward_block(block: Any, *inputs: Any) -> tuple[Tensor, Saved]:
+    if defines_gradient(type(block), "predict"):
+        return block.forward_saving(*inputs)
+    return block.predict(*inputs), ()  # a block of somebody's own, which autograd differentiates
+
+
+# Called on the block, so that a subclass's own methods and wrappers of modules (FSDP) are used.
+EAGER = BlockFunctions(
+    forward_block,
+    lambda block, *inputs: block.input_gradient(*inputs),
+    lambda block, *inputs: block.observe(*inputs),
+)
 
 
 def modulate(x: Tensor, shift: Tensor | None, scale: Tensor | None) -> Tensor:
@@ -138,19 +154,32 @@ def gated(x: Tensor, gate: Tensor | None) -> Tensor:
 
 
 class EnergyTransformer(nn.Module):
-    """Tokens [B, S] and embedded predictions [B, S, D] to energies [B, S]."""
+    """Tokens [B, S] and embedded predictions z [B, S, D] to energies [B, S]: of two forms.
+
+    scalar, as published:  E(z) = w . norm(f(z))                 f: all blocks; w: a learned vector
+    residual:              E(z) = -z . h + U h . norm(f(z + x))  f: the energy's own blocks, behind the others;
+                                                                 x: the observed stream before them, h = norm(x);
+                                                                 U: a matrix, zero at the start
+
+    The first term of a residual energy is that of a Transformer++, whose logits are W h. With the entropy of the
+    prediction (see `models/descent.py`) it is the divergence from what that would predict, and the second term is what
+    the energy's own blocks have to add: nothing at the start of training.
+    """
 
     rotations: Tensor
-    compiled: Ways | None = None  # after `compile_blocks`
+    compiled: BlockFunctions | None = None  # after `compile_blocks`
 
     def __init__(self, shape: EnergyShape) -> None:
         super().__init__()
         self.shape = shape
+        self.residual = shape.form == "residual"
         self.embedding = nn.Embedding(shape.vocab_size, shape.width)
-        self.prediction = None if shape.shared_embedding else Linear(shape.vocab_size, shape.width)
+        shared = shape.shared_embedding or self.residual
+        self.prediction = None if shared else Linear(shape.vocab_size, shape.width)
         self.blocks = nn.ModuleList(EnergyBlock(shape) for _ in range(shape.layers))
         self.norm = NORMS[shape.norm](shape.width)
-        self.head = Linear(shape.width, 1)
+        self.head = Linear(shape.width, shape.width if self.residual else 1)
+        self.energy_norm = NORMS[shape.norm](shape.width) if self.residual else None
         named = shape.conditioning != "default"
         self.landscape = nn.Embedding(shape.landscapes, shape.width) if named else None
         # One place for the time token, and one for the last prediction, which is a token ahead of its position.
@@ -160,6 +189,8 @@ class EnergyTransformer(nn.Module):
         if self.prediction is not None:
             # As large as what the blocks add to it: with less, bfloat16 rounds a prediction away.
             nn.init.normal_(self.prediction.weight)
+        if self.residual:
+            nn.init.zeros_(self.head.weight)
         for block in self.blocks:
             if isinstance(block.modulation, nn.Linear):
                 nn.init.zeros_(block.modulation.bias)
@@ -173,7 +204,9 @@ class EnergyTransformer(nn.Module):
 
     def spread(self, d_BSD: Tensor) -> Tensor:
         """What a move of the embedding is over the vocabulary: d W^T, W the prediction's embedding. -> [B, S, V]"""
-        return product(d_BSD, self.embedding.weight) if self.prediction is None else self.prediction.back(d_BSD)
+        if self.prediction is None:
+            return product(d_BSD, self.embedding.weight)
+        return self.prediction.input_gradient(d_BSD)
 
     @property
     def tells_landscapes(self) -> bool:
@@ -206,12 +239,23 @@ class EnergyTransformer(nn.Module):
         angles = self.rotations[: x_BSD.shape[1]]
         condition = self.condition(landscape)
         causal = shape.separator_id is None  # with the time token too: without a mask, attention skips what is ahead
-        observed = self.observe(x_BSD, condition, angles, None if causal else mask)
-        keys_values = [(F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1))) for keys, values in observed]
+        hidden_BSD, observed = self.observe(x_BSD, condition, angles, None if causal else mask)
+        seen = observed[shape.enter :]
+        keys_values = [(F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1))) for keys, values in seen]
         sees = F.pad(sees, (0, 1), value=True)
         bias = torch.zeros(sees.shape, dtype=self.head.weight.dtype, device=sees.device)
         ahead = self.rotations[1 + self.time_tokens :][:length]  # a prediction has the place of the token it stands for
-        return Context(keys_values, bias.masked_fill_(~sees, float("-inf")), condition, ahead)
+        hidden_BSD = None if hidden_BSD is None else hidden_BSD[:, self.time_tokens :]
+        return self.complete(
+            Context(keys_values, bias.masked_fill_(~sees, float("-inf")), condition, ahead), hidden_BSD
+        )
+
+    def complete(self, context: Context, hidden_BSD: Tensor | None) -> Context:
+        """The context with what a residual energy reads of the observed stream's end."""
+        if hidden_BSD is None:
+            return context
+        prior_BSD = self.norm(hidden_BSD)
+        return context._replace(hidden=hidden_BSD, prior=prior_BSD, readout=self.head(prior_BSD))
 
     def with_time_token(self, x_BSD: Tensor, landscape: int) -> Tensor:
         assert self.landscape is not None
@@ -224,52 +268,99 @@ class EnergyTransformer(nn.Module):
         angles: Tensor,
         mask: Tensor | None,
         pasts: Sequence[Past] | None = None,
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of each layer, [B, H, S, K]; with `pasts`, which keep them, those of all positions so far."""
-        observed = []
+    ) -> tuple[Tensor | None, list[tuple[Tensor, Tensor]]]:
+        """The stream where predictions enter, if the energy reads it, and keys and values of each layer, [B, H, S, K].
+
+        With `pasts`, which append to a cache, they are those of all positions so far.
+        """
+        observed, hidden_BSD = [], None
         earlier: Sequence[Past | None] = pasts or [None] * len(self.blocks)
-        ways = PLAIN if self.compiled is None or pasts or not torch.is_grad_enabled() else self.compiled
-        for block, past in zip(self.blocks[:-1], earlier[:-1], strict=True):
-            x_BSD, keys, values = ways.observe(block, x_BSD, condition, angles, mask, past)
+        functions = EAGER if self.compiled is None or pasts or not torch.is_grad_enabled() else self.compiled
+        last = len(self.blocks) - 1  # of which only keys and values are computed: nobody reads its stream
+        for number, (block, past) in enumerate(zip(self.blocks, earlier, strict=True)):
+            if number == self.shape.enter and self.residual:
+                hidden_BSD = x_BSD
+            if number < last:
+                x_BSD, keys, values = functions.observe(block, x_BSD, condition, angles, mask, past)
+            else:
+                keys, values = block.keys_values(x_BSD, condition, angles)  # type: ignore[operator]
+                keys, values = (keys, values) if past is None else past(keys, values)
             observed.append((keys, values))
-        last = self.blocks[-1].keys_values(x_BSD, condition, angles)  # type: ignore[operator]
-        return [*observed, last if earlier[-1] is None else earlier[-1](*last)]
+        return hidden_BSD, observed
 
     def energy(self, z_BSD: Tensor, context: Context) -> Tensor:
-        """The energy of each position's prediction, given what was observed. [B, S, D] -> [B, S]"""
-        condition, angles, bias = context.condition, context.angles, context.bias
-        for block, (keys, values) in zip(self.blocks, context.keys_values, strict=True):
-            z_BSD = block.predict(z_BSD, condition, angles, keys, values, bias)  # type: ignore[operator]
-        return self.head(self.norm(z_BSD)).squeeze(-1)
+        """The energy of each position's prediction, given what was observed. [B, S, D] -> [B, S]
 
-    def slope(self, z_BSD: Tensor, context: Context, differentiable: bool) -> tuple[Tensor, Tensor]:
-        """The energy [B, S] and its gradient by the prediction [B, S, D], itself differentiable if asked."""
-        if not differentiable:
-            with torch.no_grad():
-                return self.written_slope(z_BSD, context, PLAIN)
-        with torch.enable_grad():
-            if self.compiled is not None:
-                return self.written_slope(z_BSD, context, self.compiled)
-            z_BSD = z_BSD if z_BSD.requires_grad else z_BSD.requires_grad_()
-            energy_BS = self.energy(z_BSD, context)
-            (slope_BSD,) = torch.autograd.grad(energy_BS.sum(), z_BSD, create_graph=True)
-        return energy_BS, slope_BSD
+        A subclass may define its own here; its gradient is then found by autograd, and the walk runs slower.
+        """
+        return self.forward_saving(z_BSD, context)[0]
 
-    def written_slope(self, z_BSD: Tensor, context: Context, ways: Ways) -> tuple[Tensor, Tensor]:
-        """`slope` without autograd: half the time of a single position, and what can be compiled block by block."""
+    def forward_saving(
+        self, z_BSD: Tensor, context: Context, functions: BlockFunctions = EAGER
+    ) -> tuple[Tensor, Saved]:
+        """`energy`, and what its input gradient needs."""
         condition, angles, bias = context.condition, context.angles, context.bias
-        kept = []
-        for block, (keys, values) in zip(self.blocks, context.keys_values, strict=True):
-            z_BSD, of_block = ways.ahead(block, z_BSD, condition, angles, keys, values, bias)
-            kept.append(of_block)
-        normed_BSD, of_norm = ahead(self.norm, z_BSD)
-        slope_BSD = back(self.norm, self.head.weight.expand(normed_BSD.shape), of_norm)
-        for block, of_block, (keys, values) in zip(
-            reversed(self.blocks), reversed(kept), reversed(context.keys_values), strict=True
+        u_BSD = z_BSD if context.hidden is None else z_BSD + context.hidden
+        saved = []
+        for block, (keys, values) in zip(self.blocks[self.shape.enter :], context.keys_values, strict=True):
+            u_BSD, of_block = functions.forward_saving(block, u_BSD, condition, angles, keys, values, bias)
+            saved.append(of_block)
+        normed_BSD, of_norm = forward_saving(self.norm if self.energy_norm is None else self.energy_norm, u_BSD)
+        if context.prior is None:
+            energy_BS1, of_head = forward_saving(self.head, normed_BSD)
+            return energy_BS1.squeeze(-1), (saved, of_norm, of_head)
+        assert context.readout is not None
+        energy_BS = (normed_BSD * context.readout).sum(-1) - (z_BSD * context.prior).sum(-1)
+        return energy_BS, (saved, of_norm, ())
+
+    def input_gradient(
+        self, g_BS1: Tensor, saved: Saved, context: Context, functions: BlockFunctions = EAGER
+    ) -> Tensor:
+        """From the gradient of the energy to that of the prediction's embedding, [B, S, 1] -> [B, S, D]."""
+        of_blocks, of_norm, of_head = saved
+        norm = self.norm if self.energy_norm is None else self.energy_norm
+        g_BSD = input_gradient(self.head, g_BS1, of_head) if context.readout is None else g_BS1 * context.readout
+        g_BSD = input_gradient(norm, g_BSD, of_norm)
+        blocks = self.blocks[self.shape.enter :]
+        for block, (keys, values), of_block in zip(
+            reversed(blocks), reversed(context.keys_values), reversed(of_blocks), strict=True
         ):
-            slope_BSD = ways.back(block, slope_BSD, of_block, angles, keys, values)
-        return self.head(normed_BSD).squeeze(-1), slope_BSD
+            g_BSD = functions.input_gradient(block, g_BSD, of_block, context.angles, keys, values)
+        return g_BSD if context.prior is None else g_BSD - g_BS1 * context.prior
+
+    @property
+    def is_analytic(self) -> bool:
+        """Whether the energy's gradient is a formula of ours, and not one of an energy that was changed since."""
+        blocks = {type(block) for block in self.blocks}
+        return defines_gradient(type(self), "energy") and all(defines_gradient(kind, "predict") for kind in blocks)
+
+    def energy_and_gradient(
+        self, z_BSD: Tensor, context: Context, create_graph: bool, compiled: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """The energy [B, S] and its gradient by the prediction [B, S, D], itself differentiable if asked."""
+        if not self.is_analytic:
+            return self.autograd_gradient(z_BSD, context, create_graph)
+        functions = self.compiled if compiled and self.compiled is not None else EAGER
+        with torch.set_grad_enabled(create_graph):
+            energy_BS, saved = self.forward_saving(z_BSD, context, functions)
+            ones_BS1 = torch.ones_like(energy_BS, requires_grad=False)[..., None]
+            return energy_BS, self.input_gradient(ones_BS1, saved, context, functions)
+
+    def autograd_gradient(self, z_BSD: Tensor, context: Context, create_graph: bool) -> tuple[Tensor, Tensor]:
+        """`energy_and_gradient` of any energy that autograd can differentiate."""
+        with torch.inference_mode(False), torch.enable_grad():
+            z_BSD, context = tree_map(outside_inference, (z_BSD, context))
+            z_BSD = z_BSD if create_graph and z_BSD.requires_grad else z_BSD.detach().requires_grad_()
+            energy_BS = self.energy(z_BSD, context)
+            (gradient_BSD,) = torch.autograd.grad(energy_BS.sum(), z_BSD, create_graph=create_graph)
+        return (energy_BS, gradient_BSD) if create_graph else (energy_BS.detach(), gradient_BSD)
 
     def compile_blocks(self) -> None:
         """Compile what a block does, once for all layers and steps; what training differentiates runs compiled."""
-        self.compiled = Ways(*(torch.compile(way, dynamic=False, fullgraph=True) for way in PLAIN))
+        functions = (EnergyBlock.forward_saving, EnergyBlock.input_gradient, EnergyBlock.observe)
+        self.compiled = BlockFunctions(*(torch.compile(way, dynamic=False, fullgraph=True) for way in functions))
+
+
+def outside_inference(value: Any) -> Any:
+    """A copy that autograd may save, of a tensor that was made in inference mode."""
+    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value

@@ -109,6 +109,9 @@ class LanguageModel(pl.LightningModule):
         """Parameters, by name, that learn at a multiple of the learning rate."""
         return {}
 
+    def check(self) -> None:
+        """Raise an error where parts of the model that must agree do not."""
+
     def calibrate(self, batch: dict[str, Tensor]) -> float | None:
         """Fit what has to fit the first batch; returns the step size where there is one."""
         return None

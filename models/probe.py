@@ -42,11 +42,12 @@ def descent(model: EnergyLanguageModel, rows_BS: Tensor, count: int) -> Descent:
     One step at a time, so that a long walk holds no more predictions [B, S, V] than a short one.
     """
     tokens_BS, targets_BS = rows_BS[:, :-1], rows_BS[:, 1:]
-    y_BSV = model.start(tokens_BS, fixed=True)
+    contexts = model.contexts(tokens_BS)
+    y_BSV = model.start(tokens_BS, fixed=True, contexts=contexts)
     energies, losses = [], []
     for step in walk_steps(model, count + 1):  # the energy is that before a step: of the last one, only this is used
         losses.append(model.cross_entropy(y_BSV, targets_BS))
-        walk = model.walk(tokens_BS, y_BSV, [step], differentiable=False)
+        walk = model.walk(tokens_BS, y_BSV, [step], differentiable=False, contexts=contexts)
         energies.append(walk.energies[0])
         y_BSV = walk.predictions[0]
     counted_BS = targets_BS != model.pad_id

@@ -16,26 +16,23 @@ class ReplayBuffer:
 
     def __init__(self, rows: int, share: float) -> None:
         self.rows = rows
-        self.share = share  # of a batch that is replaced by old rows
+        self.share = share  # old rows that are appended to a batch, for each of its own
         self.tokens: Tensor | None = None  # [rows, S+1]
         self.predictions: Tensor | None = None  # [rows, S, V]
         self.filled = 0
         self.next = 0
 
-    def mix(self, tokens: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """Put old rows and their predictions in the place of the batch's last ones. [B, S+1], [B, S, V]"""
+    def append_to(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The batch [B, S+1] with old rows behind it, and the predictions [R, S, V] that those start from."""
         count = min(int(self.share * len(tokens)), self.filled)
         if count == 0 or self.tokens is None or self.predictions is None:
-            return tokens, start
+            return tokens, None
         chosen = torch.randperm(self.filled)[:count].to(self.tokens.device)
-        kept = len(tokens) - count
-        return (
-            torch.cat([tokens[:kept], self.tokens[chosen].to(tokens)]),  # a loaded buffer may be on another device
-            torch.cat([start[:kept], self.predictions[chosen].to(start)]),
-        )
+        old = self.tokens[chosen].to(tokens)  # a loaded buffer may be on another device
+        return torch.cat([tokens, old]), self.predictions[chosen]
 
-    def keep(self, tokens: Tensor, predictions: Tensor) -> None:
-        """Remember these rows in the place of the oldest."""
+    def add(self, tokens: Tensor, predictions: Tensor) -> None:
+        """Keep these rows in the place of the oldest."""
         if self.tokens is None or self.predictions is None:
             self.tokens = tokens.new_zeros(self.rows, *tokens.shape[1:])
             self.predictions = predictions.new_zeros(self.rows, *predictions.shape[1:])

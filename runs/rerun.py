@@ -15,8 +15,9 @@ from config.command import CommandParser, read_changes
 from config.errors import UserError
 from config.flags import FLAGS, NAMES, SettingsError, listing, shown
 from config.parser import Layer, read_tree, settle
-from config.record import values_of
+from config.record import changed_problems, values_of
 from config.rehearsals import REHEARSALS
+from config.versions import upgrade
 from runs.folder import JOB_RUN_DIR, LINEAGE, RUN_DIR, code_state
 from runs.reading import Run, find_run
 
@@ -81,7 +82,11 @@ def command_of(run: Run, changes: Mapping[str, Any], logs_dir: str) -> tuple[lis
     """The flags that give this run's settings with `changes`, and the names of settings that no flag has any more."""
     if not run.settings:
         raise UserError(f"{shown(run.run_id)} cannot be repeated: its config.json is missing or cannot be read.")
-    recorded = {name: value for name, value in run.settings.items() if name in FLAGS and name not in OF_ONE_RUN}
+    tree, changed = upgrade(run.read("config.json"))
+    if old := {name: why for name, why in changed.items() if name not in changes}:
+        raise SettingsError(changed_problems(old, shown(run.run_id)))
+    settings = {name: value for group in tree.values() if isinstance(group, dict) for name, value in group.items()}
+    recorded = {name: value for name, value in settings.items() if name in FLAGS and name not in OF_ONE_RUN}
     if recorded.get("is_random_seed") and "seed" not in changes:
         recorded["is_random_seed"] = False  # the seed that was drawn is in the record
     asked = asked_for(recorded, run) | {"logs_dir": logs_dir} | dict(changes)

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models import LanguageModel
 from models.energy_language_model import EnergyLanguageModel
+from models.replay import ReplayBuffer
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ def step_cost(model: LanguageModel, batch_size: int, context_length: int) -> Cos
         id(weight): nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=weight.requires_grad)
         for weight in model.parameters()
     }
+    if isinstance(model, EnergyLanguageModel) and model.replay is not None:
+        empty[id(model.replay)] = ReplayBuffer(model.replay.rows, model.replay.share)
     shadow = copy.deepcopy(model, empty).to("meta")
     own = {id(tensor) for tensor in (*shadow.parameters(), *shadow.buffers())}
     kept: dict[int, Tensor] = {}
@@ -39,6 +42,9 @@ def step_cost(model: LanguageModel, batch_size: int, context_length: int) -> Cos
         return tensor
 
     batch = {"input_ids": torch.zeros(batch_size, context_length + 1, dtype=torch.int64, device="meta")}
+    if isinstance(shadow, EnergyLanguageModel) and shadow.replay is not None:  # a batch has replayed rows from then on
+        with torch.random.fork_rng(devices=[]):
+            shadow.training_step(batch, 0)
     with torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             loss = shadow.training_step(batch, 0)
@@ -52,12 +58,11 @@ def batch_costs(model: LanguageModel, batch_size: int, context_length: int) -> d
     if not isinstance(model, EnergyLanguageModel):
         return {0: step_cost(model, batch_size, context_length)}
     drawn = model.thinking
-    counts = list(range(drawn.min_steps, drawn.steps + drawn.extra_steps + 1)) if drawn.extra_steps else [drawn.steps]
-    # On a single landscape every step costs the same, so the fewest and the most tell the others.
-    counted = counts if model.network.tells_landscapes else sorted({counts[0], counts[-1]})
+    counts = list(drawn.step_counts)
+    # Every landscape is visited once at least, and every further step costs the same: the fewest and the most tell all.
     costs = {}
-    for count in counted:
-        model.thinking = replace(drawn, min_steps=count, extra_steps=count - drawn.steps)
+    for count, repeats in ((counts[0], drawn.min_repeats), (counts[-1], drawn.max_repeats)):
+        model.thinking = replace(drawn, min_repeats=repeats, max_repeats=repeats)
         try:
             costs[count] = step_cost(model, batch_size, context_length)
         finally:

@@ -92,10 +92,12 @@ def print_results(
         style = "bold" if name == config.run.model_name else None
         table.add_row(name, f"{value:.4f}", f"{value * tokens_per_byte / math.log(2):.4f}", style=style)
     Console().print(table)
-    by_step = [value for name, value in result.items() if name.startswith("loss_step_")]
+    by_step = {
+        name.removeprefix("loss_step_"): value for name, value in result.items() if name.startswith("loss_step_")
+    }
     if by_step:
-        losses = ", ".join(f"{number}: {value:.4f}" for number, value in enumerate(by_step, 1))
-        print(f"loss after step {losses}; thinking gains {result['thinking_gain']:.4f} nats per token")
+        losses = ", ".join(f"{number}: {value:.4f}" for number, value in by_step.items())
+        print(f"loss after steps {losses}; thinking gains {result['thinking_gain']:.4f} nats per token")
 
 
 def overfit_verdict(first: float, last: float) -> int:

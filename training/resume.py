@@ -13,7 +13,7 @@ from torch import nn
 
 from config import RunConfig, SettingsError
 from config.flags import FLAGS
-from config.record import from_dict
+from config.record import changed_problems, from_dict
 from runs import RunFolder, is_first_process
 from runs.files import read_rows, write_text
 from runs.folder import slurm_job
@@ -41,7 +41,9 @@ def adopt(config: RunConfig, stored: dict[str, Any], flag: str, groups: tuple[st
     groups: groups or single flags to take over. fixed: typed settings that would make it another run are errors.
     """
     before = from_dict(stored)
-    problems = []
+    typed_flags = {name for name, source in config.sources.items() if source in ("command line", "file")}
+    old = {name: why for name, why in before.changed.items() if fixed or name not in typed_flags}
+    problems = [] if config.testing.only_test else changed_problems(old, f"the run of {flag}")
     changes: dict[str, dict[str, Any]] = {}
     for name, source in config.sources.items():
         group = FLAGS[name].group

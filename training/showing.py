@@ -71,7 +71,7 @@ def held_out_rows(data: DataModule, count: int) -> Tensor:
 
 def show_descent(model: EnergyLanguageModel, rows_BS: Tensor, folder: Path) -> None:
     thinking = model.thinking
-    found = descent(model, rows_BS, max(8, 2 * (thinking.steps + thinking.extra_steps)))
+    found = descent(model, rows_BS, max(8, 2 * thinking.step_counts[-1]))
     curve = Curve.of(found)
     print(f"\nenergy by steps taken, {found.truth.numel():,} positions of held-out text")
     print("\n".join(energy_plot(curve, thinking.steps, glyphs(sys.stdout.encoding))))
@@ -218,10 +218,10 @@ def draw_descent(curve: Curve, thinking: Thinking, file: object) -> None:
     from matplotlib.ticker import MaxNLocator
 
     figure, panels = pyplot.subplots(1, 2, figsize=(10, 4))
-    steps, most = np.arange(len(curve.mean)), thinking.steps + thinking.extra_steps
+    steps, (fewest, *_, most) = np.arange(len(curve.mean)), (*thinking.step_counts, thinking.step_counts[-1])
     for panel in panels:
-        if most > thinking.min_steps:
-            panel.axvspan(thinking.min_steps, most, color="0.93", label=f"trained with {thinking.min_steps} to {most}")
+        if most > fewest:
+            panel.axvspan(fewest, most, color="0.93", label=f"trained with {fewest} to {most}")
         panel.axvline(thinking.steps, color="0.5", linestyle=":", label=f"evaluated with {thinking.steps}")
         panel.set_xlabel("steps taken")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -239,8 +239,10 @@ class Training:
             {steps: cost.flops for steps, cost in self.costs.items()},
         )
         self.trainer.callbacks += self.callbacks(folder)  # type: ignore[attr-defined]
-        if not resumed and not config.testing.only_test:
-            self.calibrate()
+        if not config.testing.only_test:
+            model.check()
+            if not resumed:
+                self.calibrate()
         rows_per_step = config.trainer.batch_size_per_device * self.trainer.world_size * accumulate
         model.optimizers_of = partial(
             optimizer_and_schedule,

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from models.layers.back import Kept
+from models.layers.analytic import Saved
 from models.layers.norm import dot
 
 CHUNK = 64
@@ -164,7 +164,7 @@ class _Attend(Function):
         """c_w and c_weights: what `_Slope.backward` left, with respect to log w and log A."""
         q, k, v, keys, values, o, w, *weights = ctx.saved_tensors
         g = torch.zeros_like(o) if g is None else g
-        if torch.is_grad_enabled():  # the inner gradient, which is one along the predictions alone
+        if torch.is_grad_enabled():  # a gradient that is differentiated again: one along the predictions alone
             return *_Slope.apply(g, q, k, v, keys, values, o, w, *weights), None, None, None
         scale = q.shape[-1] ** -0.5
         total, _, dq, dk, dv = own_slope(g, q, k, v, o, w)
@@ -242,33 +242,38 @@ def add_product(into: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
     into.add_(a @ b, alpha=scale)  # baddbmm_ into a slice would multiply one pair of matrices after the other
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-    """Each prediction's mixture of observed values and its own.
+def attend_saving(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> tuple[Tensor, Saved]:
+    """Each prediction's mixture of observed values and its own, and what the gradient by q, k and v needs.
 
     q, k, v: of the predictions, [B, H, S, K]. keys, values: of the observed stream, [B, H, O+1, K], the last row empty:
     the place of a prediction's own score. bias: 0 or -inf, [B or 1, 1, S, O+1].
     A gradient taken with create_graph=True is one along q, k and v; keys and values get theirs from the outer backward.
     """
-    inputs = [x.flatten(0, 1) for x in (q, k, v, keys, values)]
-    bias = bias.expand(len(q), -1, -1, -1)
-    return _Attend.apply(*inputs, bias)[0].unflatten(0, q.shape[:2])
-
-
-def attend_ahead(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> tuple[Tensor, Kept]:
-    """`attend`, and what the way back needs."""
     heads, bias = q.shape[:2], bias.expand(len(q), -1, -1, -1)
     q, k, v, keys, values = (x.flatten(0, 1) for x in (q, k, v, keys, values))
-    form = plainly_attended if torch.compiler.is_compiling() else attended
-    o, w, weights = form(q, k, v, keys, values, bias)
+    if torch.compiler.is_compiling():
+        o, w, weights = plainly_attended(q, k, v, keys, values, bias)
+    elif torch.is_grad_enabled():
+        o, w, *weights = _Attend.apply(q, k, v, keys, values, bias)
+    else:
+        o, w, weights = attended(q, k, v, keys, values, bias)
     return o.unflatten(0, heads), (q, k, v, o, w, weights)
 
 
-def attend_back(g: Tensor, kept: Kept, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+def attend(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+    """`attend_saving` without what is saved."""
+    return attend_saving(q, k, v, keys, values, bias)[0]
+
+
+def attend_input_gradient(g: Tensor, saved: Saved, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
     """From the gradient of what `attend` gives to those of q, k and v."""
-    q, k, v, o, w, weights = kept
+    q, k, v, o, w, weights = saved
     inputs = (q, k, v, keys.flatten(0, 1), values.flatten(0, 1))
+    slopes: tuple[Tensor, ...]
     if torch.compiler.is_compiling():
         slopes = plain_slope(g.flatten(0, 1), inputs, o, w, weights)
+    elif torch.is_grad_enabled():
+        slopes = _Slope.apply(g.flatten(0, 1), *inputs, o, w, *weights)
     else:
         slopes, _, _ = attended_slope(g.flatten(0, 1), inputs, o, w, weights)
     return tuple(x.unflatten(0, g.shape[:2]) for x in slopes)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.layers.attend import attend, attend_ahead, attend_back
-from models.layers.back import Kept
+from models.layers.analytic import Saved
+from models.layers.attend import attend_input_gradient, attend_saving
 from models.layers.linear import Linear, product
-from models.layers.rope import merge, split, split_heads
+from models.layers.rope import merge_heads, split_heads
 
 Past = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # keeps new keys and values, and gives all there are
 
@@ -54,20 +54,19 @@ class SelfAttention(nn.Module):
     def predict(self, x_BSD: Tensor, rotations: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
         """Attention of each prediction to the observed positions that its bias allows, and to itself.
 
-        keys, values: of the observed stream, [B, H, O+1, K]; bias: 0 or -inf, [B or 1, 1, S, O+1]; see `attend`.
+        keys, values: of the observed stream, [B, H, O+1, K]; bias: 0 or -inf, [B or 1, 1, S, O+1]; see `attend_saving`.
         """
-        mixed_BHSK = attend(*self.project(x_BSD, rotations), keys, values, bias)
-        return self.output(mixed_BHSK.transpose(1, 2).flatten(-2))
+        return self.forward_saving(x_BSD, rotations, keys, values, bias)[0]
 
-    def ahead(
+    def forward_saving(
         self, x_BSD: Tensor, rotations: Tensor, keys: Tensor, values: Tensor, bias: Tensor
-    ) -> tuple[Tensor, Kept]:
-        """`predict`, and what the way back needs."""
-        q_BHSK, k_BHSK, v_BHSK = split(self.query_key_value(x_BSD), rotations, 3, self.heads)
-        mixed_BHSK, kept = attend_ahead(q_BHSK, k_BHSK, v_BHSK, keys, values, bias)
-        return self.output(mixed_BHSK.transpose(1, 2).flatten(-2)), kept
+    ) -> tuple[Tensor, Saved]:
+        """`predict`, and what its input gradient needs."""
+        mixed_BHSK, saved = attend_saving(*self.project(x_BSD, rotations), keys, values, bias)
+        return self.output(mixed_BHSK.transpose(1, 2).flatten(-2)), saved
 
-    def back(self, g_BSD: Tensor, kept: Kept, rotations: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def input_gradient(self, g_BSD: Tensor, saved: Saved, rotations: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """From the gradient of the prediction's attention to that of x."""
-        g_BHSK = self.output.back(g_BSD).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        return self.query_key_value.back(merge(rotations, *attend_back(g_BHSK, kept, keys, values)))
+        g_BHSK = self.output.input_gradient(g_BSD).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        slopes = attend_input_gradient(g_BHSK, saved, keys, values)
+        return self.query_key_value.input_gradient(merge_heads(rotations, *slopes))

@@ -11,7 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from models.layers.back import Kept, back
+from models.layers.analytic import Saved, input_gradient
 from models.layers.linear import Linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "gelu": F.gelu, "relu": F.relu, "elu": F.elu}
@@ -27,30 +27,31 @@ class FeedForward(nn.Module):
         self.output = Linear(hidden, width)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        x = self.gate_value(x_BSD)
-        if self.activation == "silu" and not torch.compiler.is_compiling():
-            return self.output(_Swish.apply(x) if torch.is_grad_enabled() else swish(x))
-        return self.output(self.activated(x))
+        return self.forward_saving(x_BSD)[0]
 
     def activated(self, x: Tensor) -> Tensor:
         gate, value = x.chunk(2, dim=-1)
         return ACTIVATIONS[self.activation](gate) * value
 
-    def ahead(self, x_BSD: Tensor) -> tuple[Tensor, Kept]:
+    def forward_saving(self, x_BSD: Tensor) -> tuple[Tensor, Saved]:
         x = self.gate_value(x_BSD)
-        return self.output(swish(x) if self.activation == "silu" else self.activated(x)), (x,)
+        if self.activation != "silu":
+            return self.output(self.activated(x)), (x,)
+        differentiated = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        return self.output(_Swish.apply(x) if differentiated else swish(x)), (x,)
 
-    def back(self, g_BSD: Tensor, kept: Kept) -> Tensor:
-        g = self.output.back(g_BSD)
-        return self.gate_value.back(
-            swish_slope(g, *kept) if self.activation == "silu" else back(self.activated, g, kept)
-        )
+    def input_gradient(self, g_BSD: Tensor, saved: Saved) -> Tensor:
+        g, (x,) = self.output.input_gradient(g_BSD), saved
+        if self.activation != "silu":
+            return self.gate_value.input_gradient(input_gradient(self.activated, g, saved))
+        differentiated = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        return self.gate_value.input_gradient(_SwishSlope.apply(g, x) if differentiated else swish_slope(g, x))
 
 
 def swish(x: Tensor) -> Tensor:
     """silu(a) b of x = [a, b]"""
     a, b = x.chunk(2, -1)
-    return F.silu(a).mul_(b)
+    return F.silu(a) * b if torch.compiler.is_compiling() else F.silu(a).mul_(b)
 
 
 def swish_slope(g: Tensor, x: Tensor) -> Tensor:

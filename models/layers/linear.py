@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.layers.analytic import Saved
+
 FEW = 8  # rows
 
 
@@ -24,7 +26,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class Linear(nn.Linear):
-    """W x without a bias, and its way back."""
+    """W x without a bias, and its input gradient."""
 
     turned: tuple[int, int, Tensor] | None = None  # W^T by rows, made when a few rows first go back
 
@@ -34,7 +36,10 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return product(x, self.weight)
 
-    def back(self, g: Tensor) -> Tensor:
+    def forward_saving(self, x: Tensor) -> tuple[Tensor, Saved]:
+        return self(x), ()
+
+    def input_gradient(self, g: Tensor, saved: Saved = ()) -> Tensor:
         """From the gradient of the product to that of what was multiplied: g W."""
         if not is_few(g):
             return g @ self.weight

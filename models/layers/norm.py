@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from models.layers.back import Kept
+from models.layers.analytic import Saved
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 def normalised(x: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """r = 1 / rms(x), and x r scale"""
     r = torch.rsqrt(dot(x, x) * (1 / x.shape[-1]) + eps)
-    return (x * r).mul_(scale), r
+    return (x * r * scale if torch.compiler.is_compiling() else (x * r).mul_(scale)), r
 
 
 def normalised_slope(g: Tensor, x: Tensor, r: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,16 +49,19 @@ def normalised_curve(
 
 
 class _Normalise(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, eps: float) -> Tensor:
-        y, r = normalised(x, scale, eps)
-        ctx.save_for_backward(x, scale, r)
-        return y
+    """`normalised`; the derivative by r is counted with that by x."""
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def forward(ctx: Any, x: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        y, r = normalised(x, scale, eps)
+        ctx.save_for_backward(x, scale, r)
+        ctx.mark_non_differentiable(r)
+        return y, r
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, scale, r = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the inner gradient, which is one along the prediction alone
+        if torch.is_grad_enabled():  # a gradient that is differentiated again: one along the prediction alone
             return _NormaliseSlope.apply(g, x, r, scale), None, None
         return normalised_slope(g, x, r, scale)[0], (g * x).flatten(0, -2).T @ r.flatten(), None
 
@@ -77,21 +80,12 @@ class _NormaliseSlope(Function):
         return to_g, to_x, None, to_scale.flatten(0, -2).sum(0)
 
 
-def normalise(x: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """x over its root mean square times scale, [..., D].
+class RMSNorm(nn.Module):
+    """Divide by the root mean square and scale. [..., D] -> [..., D]
 
-    May be differentiated twice; a gradient taken with create_graph=True is one along x, scale gets its own from the
+    May be differentiated twice; a gradient taken with create_graph=True is one along x, the scale gets its own from the
     outer backward.
     """
-    if torch.compiler.is_compiling():  # the compiler fuses what autograd would not
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * scale
-    if not torch.is_grad_enabled():
-        return normalised(x.to(scale.dtype), scale, eps)[0]
-    return _Normalise.apply(x.to(scale.dtype), scale, eps)  # float32 under autocast
-
-
-class RMSNorm(nn.Module):
-    """Divide by the root mean square and scale. [..., D] -> [..., D]"""
 
     def __init__(self, width: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -99,15 +93,18 @@ class RMSNorm(nn.Module):
         self.scale = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return normalise(x, self.scale, self.eps)
+        return self.forward_saving(x)[0]
 
-    def ahead(self, x: Tensor) -> tuple[Tensor, Kept]:
-        x = x.to(self.scale.dtype)
-        y, r = normalised(x, self.scale, self.eps)
+    def forward_saving(self, x: Tensor) -> tuple[Tensor, Saved]:
+        x = x.to(self.scale.dtype)  # float32 under autocast
+        differentiated = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        y, r = (_Normalise.apply if differentiated else normalised)(x, self.scale, self.eps)
         return y, (x, r)
 
-    def back(self, g: Tensor, kept: Kept) -> Tensor:
-        x, r = kept
+    def input_gradient(self, g: Tensor, saved: Saved) -> Tensor:
+        x, r = saved
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            return _NormaliseSlope.apply(g, x, r, self.scale)
         return normalised_slope(g, x, r, self.scale)[0]
 
 

@@ -95,3 +95,10 @@ def split_heads(x: Tensor, rotations: Tensor, parts: int, heads: int) -> tuple[T
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return split(x, rotations, parts, heads)
     return _Split.apply(x, rotations, parts, heads)
+
+
+def merge_heads(rotations: Tensor, *pieces: Tensor) -> Tensor:
+    """The transpose of `split_heads`: from the gradients of its pieces to that of the projection."""
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return merge(rotations, *pieces)
+    return _Merge.apply(rotations, *pieces)

@@ -134,10 +134,11 @@ class _Move(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         d, w = ctx.saved_tensors
         low = g.to(w.dtype)
-        return g, (low @ w).neg_(), low.T @ -d
+        needs_d, needs_w = ctx.needs_input_grad[1:]
+        return g, (low @ w).neg_() if needs_d else None, low.T @ -d if needs_w else None
 
 
 class _CrossEntropy(Function):

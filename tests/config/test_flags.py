@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from config.flags import FLAGS, NAMES, SIZED, flags_of, listing, read_plain, read_text, shown
+from config.flags import FLAGS, NAMES, SECTIONS, SIZED, flags_of, listing, read_plain, read_text, shown
 from config.parser import RETIRED
 from config.settings import RunConfig, flag
 from config.sizes import SIZES, Size
@@ -41,9 +41,13 @@ def test_the_list_of_flags_is_the_golden_one() -> None:
 
 def test_no_name_is_used_twice_or_retired() -> None:
     names = [name for flag in FLAGS.values() for name in (flag.name, *flag.aliases)]
-    fields = sum(len(vars(getattr(RunConfig(), group))) for group in vars(RunConfig()) if group != "sources")
+    fields = sum(len(vars(getattr(RunConfig(), group))) for group in SECTIONS)
     assert len(names) == len(set(names)) and len(FLAGS) == fields
     assert not RETIRED & set(names) and len(RETIRED) == 31
+
+
+def test_every_part_of_a_run_is_a_group_of_flags_but_where_they_came_from() -> None:
+    assert set(vars(RunConfig())) - set(SECTIONS) == {"sources", "changed"}
 
 
 def test_needs_name_flags_and_values_that_exist() -> None:
@@ -67,7 +71,13 @@ def test_the_size_table_has_every_size_and_fills_every_open_field() -> None:
 
 @pytest.mark.parametrize(
     ("name", "layers", "width", "heads", "rate"),
-    [("4xs", 2, 128, 2, 0.0024), ("xxs", 6, 384, 6, 0.0012), ("xs", 12, 384, 6, 0.0009), ("xl", 24, 2048, 32, 0.0002)],
+    [
+        ("tiny", 4, 96, 2, 0.0024),
+        ("4xs", 2, 128, 2, 0.0024),
+        ("xxs", 6, 384, 6, 0.0012),
+        ("xs", 12, 384, 6, 0.0009),
+        ("xl", 24, 2048, 32, 0.0002),
+    ],
 )
 def test_rows_of_the_size_table(name: str, layers: int, width: int, heads: int, rate: float) -> None:
     assert SIZES[name] == Size(layers, width, heads, rate)

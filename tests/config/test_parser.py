@@ -24,13 +24,10 @@ ROOT = Path(__file__).parents[2]
 
 def test_no_flag_at_all_is_a_complete_run() -> None:
     config = parse_command_line([])
-    assert (config.architecture.num_transformer_blocks, config.architecture.embedding_dim) == (2, 128)
+    assert (config.architecture.num_transformer_blocks, config.architecture.embedding_dim) == (4, 96)
     assert config.architecture.multiheaded_attention_heads == 2 and config.optimizer.peak_learning_rate == 0.0024
-    assert set(config.sources) == set(FLAGS) and set(config.sources.values()) == {
-        "default",
-        "size table",
-        "--recipe laptop",
-    }
+    assert (config.run.recipe, config.energy.energy_form) == ("residual", "residual")
+    assert set(config.sources) == set(FLAGS) and set(config.sources.values()) == {"default", "size table"}
     assert config.sources["peak_learning_rate"] == "size table" and config.sources["max_steps"] == "default"
 
 
@@ -132,7 +129,7 @@ def test_ways_to_give_a_flag(argv: list[str], name: str, value: object) -> None:
         (["--only_test", "--only_test_model_ckp", "x"], [
             "--only_test_model_ckp is unknown: did you mean --only_test_model_ckpt?"]),
         (["--model_size", "big", "--embedding_dim", "7"], [
-            "--model_size is 'big': choose 4xs, 3xs, 2xs, xxs, xs, small, medium, large or xl."]),
+            "--model_size is 'big': choose tiny, 4xs, 3xs, 2xs, xxs, xs, small, medium, large or xl."]),
         (["--help", "dta"], [
             "--help is 'dta': choose run, architecture, energy, data, optimizer, trainer, checkpoint, logging, "
             "debugging, testing or inference, or leave it out."]),

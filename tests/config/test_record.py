@@ -15,6 +15,7 @@ from config import RunConfig, SettingsError, parse_command_line
 from config.flags import FLAGS, Flag
 from config.recipes import RECIPES
 from config.record import describe, differences, from_dict, to_dict, to_yaml, values_of
+from config.versions import VERSION
 
 TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20) | st.sampled_from(
     ["null", "true", "on", "~", "1e3", "0x10", "007", "2024-01-01", "- a", "a: b", "#", " x ", "=", "<<", "'", "!x"]
@@ -43,7 +44,7 @@ def values(flag: Flag) -> st.SearchStrategy[Any]:
         return st.lists(TEXTS, max_size=3).map(tuple)
     low = flag.low if flag.low is not None else flag.above
     if flag.name == "denoising_initial_condition":
-        return st.sampled_from(["random_noise", "zeros"])
+        return st.sampled_from(["random_noise", "zeros", "prior"])
     if flag.kind is int:
         drawn: st.SearchStrategy[Any] = st.integers(int(low or 0), 2**63 - 1)
     elif flag.kind is float:
@@ -100,7 +101,8 @@ def valid_settings(draw: st.DrawFn) -> dict[str, Any]:
 
 def settled(name: str, chosen: dict[str, Any]) -> Any:
     """The value of a flag in a run where these are chosen."""
-    return chosen.get(name, RECIPES[chosen.get("recipe", "laptop")].get(name, FLAGS[name].default))
+    implied = "public" if isinstance(chosen.get("mcmc_step_size"), float) else FLAGS["recipe"].default
+    return chosen.get(name, RECIPES[chosen.get("recipe", implied)].get(name, FLAGS[name].default))
 
 
 def needs_are_met(name: str, chosen: dict[str, Any]) -> bool:
@@ -112,13 +114,20 @@ def with_sound_energy(chosen: dict[str, Any]) -> dict[str, Any]:
     chosen = dict(chosen)
     if settled("mcmc_step_size", chosen) == "auto":
         chosen.pop("mcmc_step_size_lr_multiplier", None)
-    if settled("update_from", chosen) == "probabilities":
-        chosen.pop("normalize_initial_condition", None)
+    if settled("denoising_initial_condition", chosen) == "prior":
+        if settled("energy_form", chosen) == "scalar":
+            chosen["denoising_initial_condition"] = "random_noise"
+        elif settled("mcmc_replay_buffer", chosen):
+            chosen["mcmc_replay_buffer"] = False
+    if settled("truncate_mcmc", chosen) and settled("mcmc_last_step_loss", chosen):
+        chosen["truncate_mcmc"] = False
     if settled("langevin_dynamics_noise", chosen) == 0:
         chosen.pop("langevin_dynamics_noise_learnable", None)
         chosen.pop("no_langevin_during_eval", None)
-    steps, extra = settled("mcmc_num_steps", chosen), settled("randomize_mcmc_num_steps", chosen)
-    if extra == 0 or (chosen.get("randomize_mcmc_num_steps_min") or 0) > steps + extra:
+    extra = settled("randomize_mcmc_num_steps", chosen)
+    if extra == 0:
+        chosen.pop("randomize_mcmc_num_steps_final_landscape", None)
+    if extra == 0 or chosen.get("randomize_mcmc_num_steps_min", 0) > extra + 1:
         chosen.pop("randomize_mcmc_num_steps_min", None)
     if settled("mcmc_replay_buffer", chosen):
         chosen["batch_size_per_device"] = 8
@@ -171,12 +180,14 @@ def test_a_name_that_is_no_unicode_is_refused() -> None:
 
 def test_a_record_is_plain_and_nested_by_concern() -> None:
     tree = to_dict(parse_command_line(["--wandb_tags", "a", "b"]))
-    assert [line[:-1] for line in to_yaml(parse_command_line([])).splitlines() if line[0] != " "] == list(tree)
+    lines = to_yaml(parse_command_line([])).splitlines()
+    assert lines[0] == f"version: {VERSION}" and tree["version"] == VERSION == 2
+    assert [line.partition(":")[0] for line in lines if line[0] != " "] == list(tree)
     assert list(tree) == [
-        "run", "architecture", "energy", "data", "optimizer", "trainer", "checkpoint", "logging", "debugging",
-        "testing", "inference",
+        "version", "run", "architecture", "energy", "data", "optimizer", "trainer", "checkpoint", "logging",
+        "debugging", "testing", "inference",
     ]  # fmt: skip
-    assert tree["logging"]["wandb_tags"] == ["a", "b"] and tree["architecture"]["embedding_dim"] == 128
+    assert tree["logging"]["wandb_tags"] == ["a", "b"] and tree["architecture"]["embedding_dim"] == 96
     assert tree["optimizer"]["min_lr_scale"] == 10.0 and isinstance(tree["optimizer"]["min_lr_scale"], float)
 
 
@@ -192,7 +203,7 @@ def test_a_record_keeps_the_file_it_was_made_from(tmp_path: Path) -> None:
 
 def test_a_record_of_an_older_version_gets_defaults_for_what_it_lacks() -> None:
     config = from_dict({"trainer": {"seed": 3}})
-    assert config.trainer.max_steps == RunConfig().trainer.max_steps and config.architecture.embedding_dim == 128
+    assert config.trainer.max_steps == RunConfig().trainer.max_steps and config.architecture.embedding_dim == 96
     assert config.sources["seed"] == "file" and config.sources["max_steps"] == "default"
 
 

@@ -45,7 +45,7 @@ def test_a_rehearsal_sets_its_values_and_nothing_else(switch: str) -> None:
 def test_a_rehearsal_that_is_off_sets_nothing(line: str) -> None:
     config = parse_command_line(line.split())
     sources = set(config.sources.values())
-    assert config == parse_command_line([]) and sources <= {"default", "size table", "--recipe laptop", "command line"}
+    assert config == parse_command_line([]) and sources <= {"default", "size table", "command line"}
 
 
 def test_what_is_given_wins_over_a_rehearsal(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def make_config(**flags: Any) -> RunConfig:
     groups: dict[str, Any] = {}
     for group in fields(RunConfig):
         settings = getattr(defaults, group.name)
-        if group.name != "sources":
+        if group.name not in ("sources", "changed"):
             mine = {field.name: flags.pop(field.name) for field in fields(settings) if field.name in flags}
             groups[group.name] = replace(settings, **mine)
     assert not flags, f"no such flags: {flags}"

@@ -16,7 +16,8 @@ SMALL = f"--context_length {CONTEXT} --num_transformer_blocks 2 --embedding_dim 
 
 def built(flags: str) -> LanguageModel:
     torch.manual_seed(0)
-    config = parse_command_line(f"{SMALL} {flags}".split())
+    recipe = "" if "--recipe" in flags or "baseline" in flags else "--recipe laptop"
+    config = parse_command_line(f"{SMALL} {recipe} {flags}".split())
     model = build_model(config, VOCABULARY, SEPARATOR, PAD).double().eval().requires_grad_(False)
     for parameter in model.network.parameters():
         parameter.add_(0.3 * torch.randn_like(parameter))
@@ -25,9 +26,17 @@ def built(flags: str) -> LanguageModel:
 
 @lru_cache
 def energy_model(conditioning: str = "default", flags: str = "") -> EnergyLanguageModel:
-    model = built(f"--ebt_type {conditioning} --mcmc_step_size 0.03 {flags}")
+    size = "" if "--mcmc_step_size" in flags else "--mcmc_step_size 0.03"
+    model = built(f"--ebt_type {conditioning} {size} {flags}")
     assert isinstance(model, EnergyLanguageModel)
     return model
+
+
+@lru_cache
+def residual_model(conditioning: str = "default", flags: str = "") -> EnergyLanguageModel:
+    """Two blocks of the energy's own, two landscapes and noise at the start, unless the flags say otherwise."""
+    several = "--energy_blocks 2 --mcmc_num_steps 2 --mcmc_step_size 0.4 --gaussian_random_noise_scaling 0.3"
+    return energy_model(conditioning, f"--recipe residual {several} {flags}")
 
 
 @lru_cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,13 +14,32 @@ from torch import Tensor
 from config.settings import Inference
 from inference.cache import Cache
 from inference.decoder import EnergyDecoder, make_decoder
-from inference.thinking import Plan, make_plan, think_rows
+from inference.thinking import Plan, believed, make_plan, think, think_rows
 from models import LanguageModel
 from models.energy_language_model import EnergyLanguageModel
 from models.layers import attend
-from tests.inference.small import CONTEXT, VOCABULARY, built, energy_model, plain_model
+from tests.inference.small import CONTEXT, SEPARATOR, VOCABULARY, built, energy_model, plain_model, residual_model
 
 CONDITIONINGS = ("default", "time_embed", "adaln", "adaln_zero")
+ENERGIES = (*CONDITIONINGS, *(f"residual {conditioning}" for conditioning in CONDITIONINGS), "as trained by default")
+KINDS = (*ENERGIES, "transformer")
+SOME = ("default", "time_embed", "residual time_embed", "as trained by default", "transformer")
+
+
+def model_of(kind: str) -> LanguageModel:
+    """An energy as published by its conditioning, a residual one, that of the default flags, or a Transformer++."""
+    if kind == "transformer":
+        return plain_model()
+    if kind == "as trained by default":
+        return energy_model(flags="--recipe residual --mcmc_step_size 0.9")
+    form, _, conditioning = kind.rpartition(" ")
+    return residual_model(conditioning) if form else energy_model(kind)
+
+
+def energy_model_of(kind: str) -> EnergyLanguageModel:
+    model = model_of(kind)
+    assert isinstance(model, EnergyLanguageModel)
+    return model
 
 
 def uncached(model: LanguageModel, plan: Plan | None, text: list[int]) -> Tensor:
@@ -32,12 +52,12 @@ def uncached(model: LanguageModel, plan: Plan | None, text: list[int]) -> Tensor
 
 
 def text_of(length: int, seed: int) -> list[int]:
-    return torch.randint(1, VOCABULARY, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return torch.randint(1, SEPARATOR, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=10, deadline=None)
 @given(
-    conditioning=st.sampled_from((*CONDITIONINGS, "transformer")),
     steps=st.integers(1, 5),
     candidates=st.integers(1, 3),
     lengths=st.lists(st.integers(1, CONTEXT - 3), min_size=1, max_size=4),
@@ -48,20 +68,19 @@ def text_of(length: int, seed: int) -> list[int]:
             "infer_steps_final_landscape": st.booleans(),
             "infer_langevin_dynamics_noise": st.sampled_from([0.3]),
             "infer_ebt_stop_change": st.sampled_from([0.01, 0.3]),
-            "infer_ebt_override_alpha": st.sampled_from([0.05]),
+            "infer_ebt_override_alpha": st.sampled_from([0.5, 1.2]),
             "infer_energy_sampling_technique": st.sampled_from(["min", "max_gap", "max"]),
         },
     ),
     seed=st.integers(0, 3),
 )
 def test_cached_is_uncached(
-    conditioning: str, steps: int, candidates: int, lengths: list[int], options: dict[str, Any], seed: int
+    kind: str, steps: int, candidates: int, lengths: list[int], options: dict[str, Any], seed: int
 ) -> None:
-    model: LanguageModel
-    if conditioning == "transformer":
-        model, plan = plain_model(), None
-    else:
-        model = energy_model(conditioning)
+    model, plan = model_of(kind), None
+    if kind != "transformer":
+        if kind == "as trained by default" and "infer_langevin_dynamics_noise" not in options:
+            candidates = 1
         wanted = Inference(infer_ebt_num_steps=steps, infer_generated_samples=candidates, **options)
         plan = make_plan(model, wanted, seed)
     texts = [text_of(length, number) for number, length in enumerate(lengths)]
@@ -73,9 +92,54 @@ def test_cached_is_uncached(
         decoder.append(torch.tensor([1 + (7 * round_ + row) % (VOCABULARY - 1) for row in range(len(texts))]))
 
 
-@pytest.mark.parametrize("conditioning", CONDITIONINGS)
-def test_an_evaluation_predicts_the_same(conditioning: str) -> None:
-    model = energy_model(conditioning)
+@pytest.mark.parametrize("kind", ENERGIES)
+def test_candidates_share_a_text_and_see_nothing_of_each_other(kind: str) -> None:
+    """Each is the walk that it is alone; the least energy of all is believed."""
+    model = energy_model_of(kind)
+    wanted = Inference(infer_ebt_num_steps=3, infer_generated_samples=4, infer_langevin_dynamics_noise=0.5)
+    plan = make_plan(model, wanted, seed=2)
+    assert plan is not None
+    texts = [text_of(length, length) for length in (3, 8)]
+    decoder = make_decoder(model, plan, texts, 1)
+    assert isinstance(decoder, EnergyDecoder)
+    prediction = decoder.predict()
+    thought = prediction.candidates
+    assert thought is not None and prediction.chosen is not None and thought.logits.shape == (2, 4, VOCABULARY)
+    for row, text in enumerate(texts):
+        tokens_1S = torch.tensor([text])
+        contexts, places_1S = model.contexts(tokens_1S), torch.arange(len(text))[None]
+        for candidate in range(4):
+            alone = think(model, contexts, places_1S, plan, candidate)
+            for name in ("logits", "first_energy", "energy"):
+                found, expected = getattr(thought, name)[row, candidate], getattr(alone, name)[0, -1]
+                torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    assert torch.cdist(thought.logits, thought.logits)[:, *torch.triu_indices(4, 4, 1)].min() > 1e-3
+    assert torch.equal(prediction.chosen, thought.energy.argmin(1))
+    assert torch.equal(prediction.logits, thought.logits[torch.arange(2), prediction.chosen])
+    for choice in ("max", "max_gap"):
+        other = make_decoder(model, replace(plan, choice=choice), texts, 1).predict()
+        assert other.chosen is not None
+        assert torch.equal(other.chosen, believed(thought.first_energy, thought.energy, choice).argmax(1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_is_alone_in_any_company(kind: str) -> None:
+    model = model_of(kind)
+    texts, longer = [text_of(length, length) for length in (5, 2, 9)], text_of(CONTEXT, 4)
+    plan = make_plan(model, Inference() if kind == "transformer" else Inference(infer_langevin_dynamics_noise=0.5))
+    one, three, four = (make_decoder(model, plan, some, 4) for some in (texts[:1], texts, [longer, *texts]))
+    for round_ in range(4):
+        alone = one.predict().logits[0]
+        torch.testing.assert_close(three.predict().logits[0], alone, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(four.predict().logits[1], alone, rtol=1e-9, atol=1e-9)
+        one.append(torch.tensor([round_ + 1]))
+        three.append(torch.tensor([round_ + 1, 3, 4]))
+        four.append(torch.tensor([2, round_ + 1, 5, 6]))
+
+
+@pytest.mark.parametrize("kind", ENERGIES)
+def test_an_evaluation_predicts_the_same(kind: str) -> None:
+    model = energy_model_of(kind)
     text = text_of(CONTEXT, 1)
     logits_SV = model(torch.tensor([text]))[0]
     for length in (1, 5, CONTEXT):
@@ -83,9 +147,9 @@ def test_an_evaluation_predicts_the_same(conditioning: str) -> None:
         torch.testing.assert_close(found, logits_SV[length - 1], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", (*CONDITIONINGS, "transformer"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_full_context_goes_on_with_its_newer_half(kind: str) -> None:
-    model = plain_model() if kind == "transformer" else energy_model(kind)
+    model = model_of(kind)
     plan = make_plan(model, Inference())
     decoder = make_decoder(model, plan, [text_of(CONTEXT - 1, 0), text_of(3, 1)], room=100)
     for number in range(2 * CONTEXT):
@@ -97,17 +161,17 @@ def test_a_full_context_goes_on_with_its_newer_half(kind: str) -> None:
         decoder.append(torch.tensor([1 + number % 5, 1 + number % 7]))
 
 
-@pytest.mark.parametrize("kind", ("default", "time_embed", "transformer"))
+@pytest.mark.parametrize("kind", SOME)
 def test_a_text_longer_than_the_context_is_read_from_its_end(kind: str) -> None:
-    model = plain_model() if kind == "transformer" else energy_model(kind)
+    model = model_of(kind)
     plan, text = make_plan(model, Inference()), text_of(3 * CONTEXT, 0)
     found = make_decoder(model, plan, [text], 5).predict().logits[0]
     torch.testing.assert_close(found, uncached(model, plan, text[-CONTEXT:]), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ("default", "time_embed", "transformer"))
+@pytest.mark.parametrize("kind", SOME)
 def test_texts_that_are_done_leave(kind: str) -> None:
-    model = plain_model() if kind == "transformer" else energy_model(kind)
+    model = model_of(kind)
     plan, texts = make_plan(model, Inference()), [text_of(length, length) for length in (2, 9, 5)]
     decoder = make_decoder(model, plan, texts, 4)
     decoder.append(torch.tensor([3, 4, 5]))
@@ -119,12 +183,14 @@ def test_texts_that_are_done_leave(kind: str) -> None:
         torch.testing.assert_close(found, uncached(model, plan, text), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("recipe", ("laptop", "residual"))
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
-def test_no_graph_is_kept(conditioning: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = built(f"--ebt_type {conditioning}").requires_grad_(True)
+def test_no_graph_is_kept(conditioning: str, recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = built(f"--ebt_type {conditioning} --recipe {recipe}").requires_grad_(True)
     # its backward is the second derivative; at inference nothing may prepare for one
     monkeypatch.setattr(attend, "_Slope", None)
-    plan = make_plan(model, Inference(infer_generated_samples=2, infer_accept_lower_energies=True))
+    wanted = Inference(infer_generated_samples=2, infer_accept_lower_energies=True, infer_langevin_dynamics_noise=0.3)
+    plan = make_plan(model, wanted)
     assert plan is not None
     decoder = make_decoder(model, plan, [text_of(4, 0)], 2)
     with torch.enable_grad():
@@ -138,8 +204,11 @@ def test_no_graph_is_kept(conditioning: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_each_landscape_has_a_cache_of_known_size() -> None:
     texts = [text_of(4, 0), text_of(6, 1)]
-    for conditioning, landscapes, before in (("default", 1, 0), ("adaln", 2, 0), ("time_embed", 2, 1)):
-        model = energy_model(conditioning)
+    for kind, landscapes, before in (
+        *(("default", 1, 0), ("adaln", 2, 0), ("time_embed", 2, 1), ("as trained by default", 1, 0)),
+        *(("residual default", 1, 0), ("residual adaln", 2, 0), ("residual time_embed", 2, 1)),
+    ):
+        model = energy_model_of(kind)
         decoder = make_decoder(model, make_plan(model, Inference()), texts, room=3)
         assert len(decoder.caches()) == landscapes
         expected = Cache.bytes_needed(model.network.shape, 2, 9 + before, element=8)
@@ -147,8 +216,9 @@ def test_each_landscape_has_a_cache_of_known_size() -> None:
     assert make_decoder(model, make_plan(model, Inference()), texts, room=10_000).capacity == CONTEXT
 
 
-def test_the_energy_of_a_token_is_that_of_the_whole_text() -> None:
-    model = energy_model("time_embed")
+@pytest.mark.parametrize("kind", ("time_embed", "residual time_embed", "as trained by default"))
+def test_the_energy_of_a_token_is_that_of_the_whole_text(kind: str) -> None:
+    model = energy_model_of(kind)
     plan = make_plan(model, Inference())
     texts = [text_of(4, 0), text_of(7, 1)]
     decoder = make_decoder(model, plan, texts, 1)

@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 import train_model
 from config.settings import Data
 from data.sources import find_source
 from data.tokenizers import ByteTokenizer
 from inference.__main__ import main
+from inference.commands import Model
 from inference.evaluation_report import finite
-from inference.text_loss import Pieces, read_split
+from inference.loading import load
+from inference.text_loss import Pieces, own_text, read_split
+from models.energy_language_model import EnergyLanguageModel
 from runs.files import read_rows
 from tests.data.reading import write_lines
 
@@ -43,7 +47,7 @@ def wrong(capsys: pytest.CaptureFixture[str], run: Path, *flags: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("kind", ["ebt", "baseline"])
+@pytest.mark.parametrize("kind", ["ebt", "residual", "baseline"])
 def test_the_validation_of_the_training_again(
     kind: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,13 +57,17 @@ def test_the_validation_of_the_training_again(
     (trained,) = (old for old in read_rows(run / "metrics.jsonl") if "valid_loss" in old and old["step"] == row["step"])
     measured = {name.removeprefix("valid_"): value for name, value in trained.items() if name.startswith("valid_")}
     assert {"loss", "perplexity", "accuracy", "top5", "targets", "bits_per_byte"} <= measured.keys()
+    steps = {"ebt": (1, 2), "residual": (0, 1), "baseline": ()}[kind]  # where a residual walk begins is a prediction
+    assert {f"loss_step_{step}" for step in steps} == {name for name in measured if name.startswith("loss_step_")}
     assert {name: row["results"][name] for name in measured} == pytest.approx(measured, abs=1e-6)
     assert row["run_id"] == run.name and row["dataset"] == "text" and row["split"] == "valid"
     assert row["settings"] == {"limit": 8, "batch_size": 4}
     out = capsys.readouterr().out
     assert f"text, valid split, the first {int(measured['targets'])} of " in out
     assert re.search(rf"nats per token +{measured['loss']:.4f} ", out)
-    assert ("thinking gains" in out) == (kind == "ebt")
+    said = ", ".join(f"{step}: {measured[f'loss_step_{step}']:.4f}" for step in steps)
+    gains = f"loss after steps {said}; thinking gains {measured['thinking_gain']:.4f}" if steps else "thinking gains"
+    assert (gains in out) == (kind != "baseline")
 
 
 def test_the_loss_by_step_is_that_of_fewer_steps(ebt_run: Path, tmp_path: Path) -> None:
@@ -72,6 +80,32 @@ def test_the_loss_by_step_is_that_of_fewer_steps(ebt_run: Path, tmp_path: Path) 
     assert len({round(long[f"loss_step_{step}"], 4) for step in (1, 2, 3)}) == 3
 
 
+def test_a_residual_energy_starts_from_its_transformer(residual_run: Path, tmp_path: Path) -> None:
+    long = evaluate(residual_run, tmp_path, *LIMIT, "--infer_ebt_num_steps", "3")["results"]
+    short = evaluate(residual_run, tmp_path, *LIMIT)["results"]
+    assert [name for name in long if name.startswith("loss_step_")] == [f"loss_step_{step}" for step in range(4)]
+    for name in ("loss_step_0", "loss_step_1"):
+        assert long[name] == pytest.approx(short[name], abs=1e-6)
+    assert long["loss_step_3"] == pytest.approx(long["loss"], abs=1e-6)
+    assert long["thinking_gain"] == pytest.approx(long["loss_step_0"] - long["loss"], abs=1e-6)
+    still = evaluate(residual_run, tmp_path, *LIMIT, "--infer_ebt_num_steps", "3", "--infer_ebt_override_alpha", "1e-9")
+    assert still["results"]["loss"] == pytest.approx(long["loss_step_0"], abs=1e-5)
+    model = load(Model(run=str(residual_run))).model
+    assert isinstance(model, EnergyLanguageModel)
+    rows_BS = own_rows(residual_run)
+    prior_BSD = model.network.context(rows_BS[:, :-1]).prior
+    assert prior_BSD is not None
+    logits_BSV = prior_BSD @ model.network.embedding.weight.T  # those of a Transformer++ with tied embeddings
+    loss = F.cross_entropy(logits_BSV.flatten(0, 1), rows_BS[:, 1:].flatten(), ignore_index=model.pad_id)
+    assert long["loss_step_0"] == pytest.approx(float(loss), abs=1e-5)
+
+
+def own_rows(run: Path) -> torch.Tensor:
+    """The rows [8, S+1] that LIMIT leaves of the validation split."""
+    loaded = load(Model(run=str(run)))
+    return own_text(loaded, loaded.config.data, "valid", 8, 1.0).rows.__getitems__(range(8))
+
+
 def test_positions_that_stop_early(ebt_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = (*LIMIT, "--infer_ebt_num_steps", "3", "--infer_ebt_stop_change", "1e9")
     found = evaluate(ebt_run, tmp_path, *flags)["results"]
@@ -80,11 +114,14 @@ def test_positions_that_stop_early(ebt_run: Path, tmp_path: Path, capsys: pytest
     assert "steps taken 1.00 on average (1: 100.0% of the tokens)" in capsys.readouterr().out
 
 
-def test_candidates_are_chosen_by_energy(ebt_run: Path, tmp_path: Path) -> None:
-    flags = (*LIMIT, "--infer_generated_samples", "3")
-    least = evaluate(ebt_run, tmp_path, *flags)["results"]
-    most = evaluate(ebt_run, tmp_path, *flags, "--infer_energy_sampling_technique", "max")["results"]
-    one = evaluate(ebt_run, tmp_path, *LIMIT)["results"]
+@pytest.mark.parametrize("kind", ["ebt", "residual"])
+def test_candidates_are_chosen_by_energy(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    run: Path = request.getfixturevalue(f"{kind}_run")
+    noise = ("--infer_langevin_dynamics_noise", "0.5") if kind == "residual" else ()
+    flags = (*LIMIT, *noise, "--infer_generated_samples", "3")
+    least = evaluate(run, tmp_path, *flags)["results"]
+    most = evaluate(run, tmp_path, *flags, "--infer_energy_sampling_technique", "max")["results"]
+    one = evaluate(run, tmp_path, *LIMIT, *noise)["results"]
     assert least["energy_last"] < one["energy_last"] < most["energy_last"]
     assert least["loss_step_1"] == most["loss_step_1"] and least["loss"] != most["loss"]
 
@@ -223,6 +260,13 @@ def test_last_names_the_newest_checkpoint_of_a_run(ebt_run: Path, capsys: pytest
     out = capsys.readouterr().out
     assert "ebt at step 6 (" in out and "text, test split, the first 256 of " in out
     assert [path.name for path in ebt_run.parent.iterdir()] == [ebt_run.name]  # it is no run of its own
+
+
+def test_candidates_without_noise_are_refused(residual_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert wrong(capsys, residual_run, "--infer_generated_samples", "2") == (
+        "--infer_generated_samples is 2: without noise all candidates of this model are the same; "
+        "add --infer_langevin_dynamics_noise, or ask for 1."
+    )
 
 
 def test_mistakes(ebt_run: Path, baseline_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

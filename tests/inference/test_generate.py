@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -24,13 +25,15 @@ from inference.commands import Model
 from inference.continuation import Generator, distance
 from inference.decoder import Prediction
 from inference.generate import visible
-from inference.loading import load
+from inference.loading import find_run, load
 from inference.thinking import Thought, make_plan, think_rows
 from models.energy_language_model import EnergyLanguageModel
 from models.probe import token_energies
 from tests.conftest import ROOT
 
 SEPARATOR, PAD = ByteTokenizer.separator_id, ByteTokenizer.pad_id
+# Half a step, since a whole one of a residual energy ends at almost the same place from anywhere.
+NOISY = {"--infer_langevin_dynamics_noise": "0.5", "--infer_ebt_override_alpha": "0.5"}
 PROMPTS = ["The first", "a", "def main(argv: list", "It is", "The first"]
 
 
@@ -68,6 +71,11 @@ class Shell:
 @pytest.fixture
 def shell(ebt_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
     return Shell(ebt_run, capsys, tmp_path)
+
+
+@pytest.fixture
+def residual_shell(residual_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
+    return Shell(residual_run, capsys, tmp_path)
 
 
 @pytest.fixture
@@ -119,21 +127,25 @@ def test_text_is_printed_and_the_rest_is_said_beside_it(shell: Shell) -> None:
     assert echoed == "The first" + text
 
 
-def test_a_row_has_all_that_is_known_of_each_token(shell: Shell, ebt_run: Path) -> None:
+@pytest.mark.parametrize("kind", ["ebt", "residual"])
+def test_a_row_has_all_that_is_known_of_each_token(kind: str, shell: Shell, residual_shell: Shell) -> None:
+    ask, more = (shell, {}) if kind == "ebt" else (residual_shell, NOISY)
     flags = ("--infer_temp", "0.5", "--infer_max_gen_len", "15", "--infer_generated_samples", "2", "--seed", "3")
-    (row,) = shell.rows("--prompt", "The first", *flags)
+    (row,) = ask.rows("--prompt", "The first", *flags, *(word for pair in more.items() for word in pair))
     assert list(row) == ["prompt", "text", "finish", "tokens", "seconds", "seed", "checkpoint"]
     assert (row["prompt"], row["seed"], row["finish"]) == ("The first", 3, "length")
-    assert row["checkpoint"] == str(ebt_run / "checkpoints" / "best.ckpt") and row["seconds"] > 0
+    assert row["checkpoint"] == str(ask.run / "checkpoints" / "best.ckpt") and row["seconds"] > 0
     tokens = row["tokens"]
     assert all(list(token) == ["id", "text", "logprob", "energy", "prediction_energy", "steps"] for token in tokens)
     assert "".join(token["text"] for token in tokens) == row["text"]
 
-    loaded = load(Model(run=str(ebt_run), device="cpu"))
+    loaded = load(Model(run=str(ask.run), device="cpu"))
     model = loaded.model
     assert isinstance(model, EnergyLanguageModel)
     ids_1S = torch.tensor([[SEPARATOR, *b"The first", *(token["id"] for token in tokens)]])
-    plan = make_plan(model, Inference(infer_generated_samples=2), seed=3)
+    noisy: dict[str, Any] = {name.removeprefix("--"): float(value) for name, value in more.items()}
+    wanted = Inference(infer_generated_samples=2, **noisy)
+    plan = make_plan(model, wanted, seed=3)
     assert plan is not None
     thought = think_rows(model, ids_1S[:, :-1], plan)
     came = slice(len("The first"), None)
@@ -154,10 +166,10 @@ def test_a_transformer_has_neither_energy_nor_steps(plain_shell: Shell) -> None:
     assert "tokens/s, cache" in plain_shell.err and "steps" not in plain_shell.err
 
 
-@pytest.mark.parametrize("kind", ["ebt", "transformer"])
-def test_a_prompt_goes_on_the_same_in_any_company(kind: str, shell: Shell, plain_shell: Shell, tmp_path: Path) -> None:
-    ask = shell if kind == "ebt" else plain_shell
-    flags = ("--infer_temp", "1", "--infer_topk", "200", "--infer_max_gen_len", "25", "--stop", "e", "o", "t")
+@pytest.mark.parametrize("kind", ["", "residual_", "plain_"])
+def test_a_prompt_goes_on_the_same_in_any_company(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    ask: Shell = request.getfixturevalue(f"{kind}shell")
+    flags = ("--infer_temp", "1", "--infer_topk", "200", "--infer_max_gen_len", "25", "--stop", *"eotainsr ")
     together = ask.rows("--prompts", prompts_file(tmp_path), *flags)
     assert [row["prompt"] for row in together] == PROMPTS
     assert len({len(row["tokens"]) for row in together}) > 2  # so rows left the batch one after another
@@ -497,6 +509,14 @@ def test_a_mistake_leaves_earlier_results_alone(shell: Shell, tmp_path: Path) ->
     assert (tmp_path / "out.jsonl").read_text() == "earlier\n"
 
 
+def test_candidates_without_noise_are_refused(residual_shell: Shell) -> None:
+    said = (
+        "--infer_generated_samples is 2: without noise all candidates of this model are the same; "
+        "add --infer_langevin_dynamics_noise, or ask for 1."
+    )
+    assert residual_shell.error("--prompt", "a", "--infer_generated_samples", "2") == said
+
+
 def test_a_model_without_energy_takes_no_steps(plain_shell: Shell) -> None:
     found = plain_shell.error("--prompt", "a", "--infer_generated_samples", "4", "--infer_ebt_num_steps", "3")
     assert found == (
@@ -574,6 +594,20 @@ def test_a_missing_run_is_told(tmp_path: Path, ebt_run: Path, capsys: pytest.Cap
         f"--run is missing: there is no run. There is no trained run in {tmp_path}: "
         "train one with python train_model.py, or give --logs_dir.\n"
     )
+
+
+def test_without_a_name_the_newest_run_is_meant_and_not_its_twins(
+    ebt_run: Path, baseline_run: Path, tmp_path: Path
+) -> None:
+    mine = shutil.copytree(ebt_run, tmp_path / "runs" / ebt_run.name)
+    for number, suffix in enumerate(("transformer++", "transformer++-flops")):  # as --compare_baseline names them
+        twin = shutil.copytree(baseline_run, tmp_path / "runs" / f"twin_29990101-00000{number}_000000")
+        settings = (twin / "config.json").read_text()
+        (twin / "config.json").write_text(settings.replace('"tiny-transformer"', f'"tiny-ebt-{suffix}"'))
+        assert find_run(f"tiny-ebt-{suffix}", str(tmp_path), "--run") == twin
+    assert find_run(None, str(tmp_path), "--run") == mine
+    shutil.rmtree(mine)
+    assert find_run(None, str(tmp_path), "--run") == twin  # where there is nothing else
 
 
 def test_help_needs_no_torch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +27,16 @@ from inference.landscape import (
 )
 from inference.loading import load
 from inference.thinking import make_plan
-from tests.inference.small import SEPARATOR, energy_model
+from models.energy_language_model import EnergyLanguageModel
+from tests.inference.small import SEPARATOR, energy_model, residual_model
 
 TOKENS = [3, 1, 4, 1, 5]
 
 
+@pytest.mark.parametrize("made", (energy_model, residual_model))
 @pytest.mark.parametrize("conditioning", ("default", "time_embed", "adaln"))
-def test_energies_are_those_of_the_model(conditioning: str) -> None:
-    model = energy_model(conditioning)
+def test_energies_are_those_of_the_model(made: Callable[..., EnergyLanguageModel], conditioning: str) -> None:
+    model = made(conditioning)
     plan = make_plan(model, Inference(infer_ebt_num_steps=3, infer_generated_samples=2))
     assert plan is not None
     scene = look(model, TOKENS, 7, plan, points=9)  # 81 points: more than attention takes at once
@@ -122,9 +125,13 @@ def command(run: Path, *flags: str) -> list[str]:
     return ["landscape", "--run", str(run), "--logs_dir", str(run.parent.parent), *flags]
 
 
-def test_the_command(ebt_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("kind", ("ebt", "residual"))
+def test_the_command(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run: Path = request.getfixturevalue(f"{kind}_run")
     flags = ("--prompt", "cost: $5 $6 the\nend", "--points", "9", "--infer_output_dir", str(tmp_path / "out"))
-    assert main(command(ebt_run, *flags, "--infer_ebt_num_steps", "3")) == 0
+    assert main(command(run, *flags, "--infer_ebt_num_steps", "3")) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == r"after      cost: $5 $6 the\nen" and lines[1].endswith("true 'd'")
     assert lines[2].startswith("energy     ") and "at the start" in lines[2] and "true token alone" in lines[3]

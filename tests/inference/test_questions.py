@@ -28,7 +28,7 @@ ASKING = HUB["gsm8k"].asking
 PROMPTS = ("def f(", "Question: 1+1?\nAnswer:", "a" * 90)  # the last is longer than the context
 
 
-@pytest.fixture(scope="module", params=["ebt", "baseline"])
+@pytest.fixture(scope="module", params=["ebt", "residual", "baseline"])
 def asker(request: pytest.FixtureRequest) -> Asker:
     run: Path = request.getfixturevalue(f"{request.param}_run")
     loaded = load(Model(run=str(run)))

@@ -26,10 +26,10 @@ from inference.study import Baseline, Curve, Study
 from inference.texts import Text, library_code, tokenised, validation_text, without_docstrings
 from inference.think_curve import cannot_compare, find_baseline, measure
 from inference.think_curve_report import about_baseline, about_candidates, about_shift, about_steps, caption, draw
-from inference.thinking import Contexts, make_plan, think, think_rows, with_steps
+from inference.thinking import make_plan, think, think_rows, with_steps
 from models.energy_language_model import EnergyLanguageModel
 from models.transformer import Transformer
-from tests.inference.small import CONTEXT, PAD, VOCABULARY, energy_model, plain_model
+from tests.inference.small import CONTEXT, PAD, VOCABULARY, energy_model, plain_model, residual_model
 
 STEPS, CANDIDATES = 5, 3
 
@@ -48,6 +48,7 @@ def empty_study(model: EnergyLanguageModel, **changes: object) -> Study:
     return replace(study, **changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("made", (energy_model, residual_model))
 @pytest.mark.parametrize(
     ("conditioning", "options", "choice"),
     [
@@ -56,13 +57,18 @@ def empty_study(model: EnergyLanguageModel, **changes: object) -> Study:
         ("adaln", {"infer_accept_lower_energies": True, "infer_langevin_first_step": True}, "min"),
     ],
 )
-def test_one_walk_gives_the_losses_of_all_numbers_of_steps(conditioning: str, options: dict, choice: str) -> None:
-    model, rows_BS = energy_model(conditioning), rows_of(3)
+def test_one_walk_gives_the_losses_of_all_numbers_of_steps(
+    made: Callable[..., EnergyLanguageModel], conditioning: str, options: dict, choice: str
+) -> None:
+    model, rows_BS = made(conditioning), rows_of(3)
     settings = Inference(infer_steps_final_landscape=True, infer_energy_sampling_technique=choice, **options)
 
     def plan_of(steps: int, candidates: int, seed: int):
-        wanted = replace(settings, infer_ebt_num_steps=steps, infer_generated_samples=candidates)
-        return make_plan(model, wanted, seed)
+        once = 0 if conditioning == "default" else 1  # a step on the first landscape, and the others on the last
+        wanted = replace(settings, infer_ebt_num_steps=steps - once, infer_generated_samples=candidates)
+        plan = make_plan(model, wanted, seed)
+        assert plan is not None and [step.landscape for step in plan.steps] == [0, *[once] * (steps - 1)]
+        return plan
 
     plans = [plan_of(STEPS, 1, seed) for seed in (0, 1)]
     done: list[int] = []
@@ -103,16 +109,19 @@ def test_a_loss_that_is_not_finite_has_no_interval() -> None:
     assert np.isfinite(interval(1.5, samples[:, 0]).low)
 
 
+@pytest.mark.parametrize("made", (energy_model, residual_model))
 @pytest.mark.parametrize("conditioning", ("default", "time_embed"))
 @pytest.mark.parametrize("accept", (False, True))
-def test_flops_are_those_of_the_walk_itself(conditioning: str, accept: bool) -> None:
-    model = energy_model(conditioning)
+def test_flops_are_those_of_the_walk_itself(
+    made: Callable[..., EnergyLanguageModel], conditioning: str, accept: bool
+) -> None:
+    model = made(conditioning)
     settings = Inference(infer_ebt_num_steps=4, infer_steps_final_landscape=True, infer_accept_lower_energies=accept)
     plan = make_plan(model, settings)
     assert plan is not None
     cost = thinking_cost(model, plan, CONTEXT)
     tokens_1S = torch.zeros(1, CONTEXT, dtype=torch.int64)
-    contexts = Contexts(lambda landscape: model.network.context(tokens_1S, landscape))
+    contexts = model.contexts(tokens_1S)
     [contexts(step.landscape) for step in plan.steps]
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         thought = think(model, contexts, torch.arange(CONTEXT)[None], with_steps(plan, 4))
@@ -122,7 +131,13 @@ def test_flops_are_those_of_the_walk_itself(conditioning: str, accept: bool) -> 
     assert landscapes * cost.observed + walked == pytest.approx(cost.flops(4, 1) + cost.end)
     assert cost.passes(4, 1) == thought.passes == 4 * (1 + accept)
     assert cost.passes(4, 3) == 3 * (thought.passes + 1)
-    assert cost.flops(4, 3) == pytest.approx(landscapes * cost.observed + 3 * (4 * cost.step + cost.end))
+    read = landscapes * cost.observed + cost.start
+    assert cost.flops(4, 3) == pytest.approx(read + 3 * (4 * cost.step + cost.end))
+    if made is residual_model:  # it starts from a Transformer++'s logits, and so no step is one forward pass of that
+        assert cost.start == 2 * model.network.shape.width * VOCABULARY
+        assert cost.flops(0, 1) == cost.observed + cost.start
+    else:
+        assert cost.start == cost.flops(0, 1) == 0
 
 
 def test_flops_of_a_transformer_are_those_of_its_products() -> None:
@@ -332,19 +347,48 @@ def test_losses_of_different_tokens_are_not_compared(ebt_run: Path, baseline_run
     )
 
 
+@pytest.mark.parametrize("start", ("zeros", "prior"))
 def test_a_walk_without_chance_has_one_seed_and_one_candidate(
-    ebt_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    start: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loaded = load(Model(run=str(ebt_run)))
+    run: Path = request.getfixturevalue("residual_run" if start == "prior" else "ebt_run")
+    loaded = load(Model(run=str(run)))
     assert isinstance(loaded.model, EnergyLanguageModel)
-    loaded.model.thinking = replace(loaded.model.thinking, start="zeros")
+    if start == "zeros":
+        loaded.model.thinking = replace(loaded.model.thinking, start="zeros")
+    assert loaded.model.thinking.start == start
     monkeypatch.setattr("inference.think_curve.load", lambda _: loaded)
-    assert main(command(ebt_run, *SHORT, "--infer_output_dir", str(tmp_path))) == 0
+    assert main(command(run, *SHORT, "--infer_output_dir", str(tmp_path))) == 0
     told = capsys.readouterr().out
-    assert "Nothing is drawn at random here (the walk starts from zeros): one seed, one candidate." in told
+    assert "Nothing is drawn at random here (the walk starts without noise): one seed, one candidate." in told
     assert "andidates after" not in told
     with open(tmp_path / "think_curve.csv") as file:
         assert {(row["seed"], row["candidates"]) for row in csv.DictReader(file)} == {("0", "1"), ("mean", "1")}
+
+
+def test_noise_that_is_asked_for_is_drawn(
+    residual_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--infer_langevin_dynamics_noise", "0.5", "--infer_output_dir", str(tmp_path))
+    assert main(command(residual_run, *SHORT, *flags)) == 0
+    told = capsys.readouterr().out
+    assert "Nothing is drawn at random" not in told and "Candidates after 1 step:" in told
+    with open(tmp_path / "think_curve.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["text"] == "in-distribution" and row["model"] == "ebt"]
+    assert {row["candidates"] for row in rows} == {"1", "2"} and {row["seed"] for row in rows} == {"0", "1", "mean"}
+    losses = {(row["steps"], row["seed"]): row["loss"] for row in rows if row["candidates"] == "1"}
+    assert losses["0", "0"] == losses["0", "1"]  # the start is without noise
+    assert losses["1", "0"] != losses["1", "1"]
+
+
+def test_a_single_step_can_be_looked_at(residual_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command(residual_run, "--tokens", "192", "--steps", "1", "--infer_output_dir", str(tmp_path))) == 0
+    told = capsys.readouterr().out
+    assert "after 1 of 1.\n" in told and "ore steps" not in told and (tmp_path / "think_curve.png").is_file()
 
 
 def short_file(folder: Path) -> Path:

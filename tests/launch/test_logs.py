@@ -118,8 +118,8 @@ def test_following_through_a_requeue_to_the_end(
 
     def write() -> None:
         def until(words: str) -> None:
-            deadline = time.monotonic() + 20
-            while not any(words in line for line in seen):
+            deadline = time.monotonic() + 60
+            while words not in "".join(seen):  # a line may be read in two pieces
                 seen.append(capsys.readouterr().out)
                 assert time.monotonic() < deadline
                 time.sleep(0.02)

@@ -277,7 +277,9 @@ def make_run(logs: Path, name: str, flags: list[str], cause: str | None, kept: b
     """A run's folder; cause: how its attempt ended, None if it never began."""
     run = logs / "runs" / f"{name}_20260101-000000_{name}"
     (run / "code").mkdir(parents=True)
-    config = parse_command_line([*flags, "--run_name", name, "--no_wandb", "--logs_dir", str(logs)])
+    config = parse_command_line(
+        ["--model_size", "4xs", *flags, "--run_name", name, "--no_wandb", "--logs_dir", str(logs)]
+    )
     (run / "config.json").write_text(json.dumps(to_dict(config)))
     if kept:
         (run / "job_script.slurm").write_text("")

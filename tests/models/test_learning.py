@@ -23,9 +23,10 @@ def rows(count: int, seed: int) -> torch.Tensor:
     return torch.stack(text, 1)
 
 
-def test_a_trained_energy_ranks_the_true_token_first_and_its_last_step_is_its_best() -> None:
+def trained(recipe: str) -> EnergyLanguageModel:
     torch.manual_seed(0)
-    size = f"--num_transformer_blocks 2 --embedding_dim 48 --multiheaded_attention_heads 2 --context_length {S}"
+    size = f"--recipe {recipe} --num_transformer_blocks 2 --embedding_dim 48 --multiheaded_attention_heads 2"
+    size = f"{size} --context_length {S}"
     model = build_model(parse_command_line(size.split()), V, SEPARATOR, PAD)
     assert isinstance(model, EnergyLanguageModel)
     model.calibrate({"input_ids": rows(8, 1)})
@@ -35,10 +36,23 @@ def test_a_trained_energy_ranks_the_true_token_first_and_its_last_step_is_its_be
         model.training_step({"input_ids": rows(16, 100 + step)}, 0).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    held_out = rows(32, 2)
+    return model
+
+
+def test_a_trained_energy_ranks_the_true_token_first_and_its_last_step_is_its_best() -> None:
+    model, held_out = trained("laptop"), rows(32, 2)
     losses = descent(model, held_out, model.thinking.steps).losses
     others = torch.randint(0, 12, held_out[:, 1:].shape, generator=torch.Generator().manual_seed(3))
     share, _ = ranking(model, held_out, others)
     assert losses[0] > losses[1] > losses[2]
     assert losses[-1] < 1.3  # drawing evenly is 2.48, the rule alone 0.55
     assert share > 0.6
+
+
+def test_a_residual_energy_starts_from_a_good_prediction_and_ranks_the_true_token_first() -> None:
+    model, held_out = trained("residual"), rows(32, 2)
+    losses = descent(model, held_out, 8).losses
+    others = torch.randint(0, 12, held_out[:, 1:].shape, generator=torch.Generator().manual_seed(3))
+    share, _ = ranking(model, held_out, others)
+    assert losses[1] < 1.3 and share > 0.85
+    assert float((losses[1:] - losses[1]).abs().max()) < 0.1  # further steps stay where the walk has come to

@@ -19,7 +19,7 @@ ROWS = torch.tensor([[8, 1, 2, 8, 3, 0], [4, 5, 8, 6, 7, 7]])  # the second row 
 
 def model_of(flags: str = "") -> EnergyLanguageModel:
     torch.manual_seed(0)
-    line = f"--model_name ebt {SIZE} --mcmc_step_size 2.0 {flags}"
+    line = f"--model_name ebt --recipe laptop {SIZE} --mcmc_step_size 2.0 {flags}"
     model = build_model(parse_command_line(line.split()), V, SEPARATOR, PAD)
     assert isinstance(model, EnergyLanguageModel)
     for parameter in model.network.parameters():

@@ -29,20 +29,22 @@ class Replaying(RuleBasedStateMachine):
         return numbers[:, None].expand(count, 3).clone(), numbers[:, None, None].expand(count, 2, 5).double()
 
     @rule(count=st.integers(1, 6))
-    def keep(self, count: int) -> None:
+    def add(self, count: int) -> None:
         tokens, predictions = self.rows(count)
-        self.buffer.keep(tokens, predictions)
+        self.buffer.add(tokens, predictions)
         self.expected.extend(tokens[:, 0].tolist())
 
     @rule(count=st.integers(1, 12), seed=st.integers(0, 99))
-    def mix(self, count: int, seed: int) -> None:
+    def append(self, count: int, seed: int) -> None:
         torch.manual_seed(seed)
-        tokens, start = self.rows(count)
-        mixed, mixed_start = self.buffer.mix(tokens, start)
+        tokens, _ = self.rows(count)
+        mixed, start = self.buffer.append_to(tokens)
         old = min(count // 2, len(self.expected))
-        assert torch.equal(mixed[: count - old], tokens[: count - old])
-        assert torch.equal(mixed[:, 0].double(), mixed_start[:, 0, 0]), "a row has its own prediction"
-        drawn = set(mixed[count - old :, 0].tolist())
+        assert torch.equal(mixed[:count], tokens) and len(mixed) == count + old
+        assert (start is None) == (old == 0)
+        if start is not None:
+            assert torch.equal(mixed[count:, 0].double(), start[:, 0, 0]), "a row has its own prediction"
+        drawn = set(mixed[count:, 0].tolist())
         assert len(drawn) == old and drawn <= set(self.expected)
 
     @rule()
@@ -78,6 +80,19 @@ def test_the_replay_buffer_is_part_of_the_checkpoint() -> None:
 
 def test_old_rows_come_to_the_device_of_the_batch() -> None:
     buffer = ReplayBuffer(4, 0.5)
-    buffer.keep(ROWS, torch.zeros(2, S, V))
-    mixed, start = buffer.mix(ROWS.to("meta"), torch.zeros(2, S, V, device="meta"))
-    assert mixed.is_meta and start.is_meta
+    buffer.add(ROWS, torch.zeros(2, S, V))
+    mixed, start = buffer.append_to(ROWS.to("meta"))
+    assert mixed.is_meta and start is not None  # which is moved with the start of the others
+
+
+def test_only_fresh_rows_are_stored_and_all_are_judged() -> None:
+    """Over several batches: first in, first out; the loss covers the replayed rows too."""
+    model = model_of("--recipe s2 --mcmc_replay_buffer_size 3 --batch_size_per_device 2")
+    for seed in range(3):
+        rows = torch.full((2, S + 1), seed)
+        train(model, rows, seed)
+        assert model.replay is not None and model.replay.tokens is not None
+        assert sorted(model.replay.tokens[: model.replay.filled, 0].tolist()) == [[0, 0], [0, 1, 1], [1, 2, 2]][seed]
+    assert model.replay is not None
+    mixed, start = model.replay.append_to(ROWS)
+    assert mixed.shape == (3, S + 1) and start is not None and start.shape == (1, S, V)

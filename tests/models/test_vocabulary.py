@@ -85,7 +85,7 @@ def test_what_a_step_holds_as_wide_as_the_vocabulary(rule: Rule, wide: int) -> N
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         size = torch.ones((), dtype=torch.float64, requires_grad=True)
-        walk = descend(lambda z, _: (z.sum(-1), z * z), w, y, [Step(0, size)] * count, rule, differentiable=True)
+        walk = descend(lambda z, *_: (z.sum(-1), z * z), w, y, [Step(0, size)] * count, rule, differentiable=True)
         loss = sum(cross_entropy(prediction, targets, V - 1) for prediction in walk.predictions)
     assert isinstance(loss, Tensor)
     loss.backward()
@@ -95,6 +95,6 @@ def test_what_a_step_holds_as_wide_as_the_vocabulary(rule: Rule, wide: int) -> N
 @pytest.mark.parametrize("size", [torch.tensor(3.0), torch.rand(B, S, 1).add(0.1)], ids=["one size", "of positions"])
 def test_a_walk_s_gradient_norm_is_that_of_the_wide_slope(size: Tensor) -> None:
     y, w = draw(B, S, V), draw(V, D)
-    walk = descend(lambda z, _: (z.sum(-1), z * z), w, y, [Step(0, size)], Rule(), differentiable=False)
+    walk = descend(lambda z, *_: (z.sum(-1), z * z), w, y, [Step(0, size)], Rule(), differentiable=False)
     z = y.softmax(-1) @ w
     torch.testing.assert_close(walk.gradient_norms[0].double(), ((z * z) @ w.T).norm(dim=-1).mean(), rtol=1e-5, atol=0)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.descent import Step
-from tests.models.test_ebt import CONDITIONINGS, PAD, ROWS, S, fresh, model_of
+from models.energy_transformer import Context, EnergyBlock, EnergyTransformer
+from tests.models.test_ebt import CONDITIONINGS, PAD, ROWS, D, S, fresh, model_of, train
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
@@ -60,45 +64,113 @@ def test_a_given_step_size_is_not_calibrated() -> None:
     assert model.calibrate({"input_ids": ROWS}) is None and model.step_size.item() == 2.5
 
 
-def test_step_sizes_are_drawn_around_the_learned_one() -> None:
+def test_a_step_size_is_drawn_once_for_a_walk_and_position() -> None:
     model = model_of("--randomize_mcmc_step_size_scale 3")
-    steps = model.training_steps(200, S)
-    sizes = torch.stack([step.size for step in steps])
-    assert sizes.shape == (len(steps), 200, S, 1) and len(sizes.unique()) == sizes.numel()
-    assert 2 / 3 <= sizes.min() < 0.7 and 5.9 < sizes.max() <= 6
+    first, *others = (step.size for step in model.training_steps(200, S))
+    assert others and all(torch.equal(size, first) for size in others)
+    assert first.shape == (200, S, 1) and len(first.unique()) == first.numel()
+    assert 2 / 3 <= first.min() < 0.7 and 5.9 < first.max() <= 6
     assert all(step.size == 2 for step in model.evaluation_steps())
 
 
-@pytest.mark.parametrize(
-    ("flags", "counts"),
-    [
-        ("--randomize_mcmc_num_steps 0", {3}),
-        ("--randomize_mcmc_num_steps 2", {3, 4, 5}),
-        ("--randomize_mcmc_num_steps 2 --randomize_mcmc_num_steps_min 2", {2, 3, 4, 5}),
-    ],
-)
-def test_the_number_of_steps_is_drawn_from_its_range(flags: str, counts: set[int]) -> None:
-    model = model_of(f"--mcmc_num_steps 3 {flags}")
-    assert {len(model.training_steps(1, 1)) for _ in range(100)} == counts
-    assert len(model.evaluation_steps()) == 3
+LANDSCAPES = [
+    ("", {(0, 1, 2)}, [0, 1, 2]),
+    (
+        "--randomize_mcmc_num_steps 1",
+        {(0,) * a + (1,) * b + (2,) * c for a in (1, 2) for b in (1, 2) for c in (1, 2)},
+        [0, 1, 2, 2],
+    ),
+    ("--randomize_mcmc_num_steps 2 --randomize_mcmc_num_steps_min 3", {(0, 0, 0, 1, 1, 1, 2, 2, 2)}, [0, 1, 2, 2, 2]),
+    (
+        "--randomize_mcmc_num_steps 2 --randomize_mcmc_num_steps_min 2 --randomize_mcmc_num_steps_final_landscape",
+        {(0, 1, 2, 2), (0, 1, 2, 2, 2)},
+        [0, 1, 2, 2, 2],
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("flags", "count", "expected"),
-    [
-        ("", 5, [0, 0, 0, 0, 0]),
-        ("--ebt_type adaln", 3, [0, 1, 2]),
-        ("--ebt_type adaln", 6, [0, 0, 1, 1, 2, 2]),
-        ("--ebt_type time_embed", 5, [0, 0, 1, 1, 2]),
-        ("--ebt_type time_embed", 2, [0, 1]),
-        ("--ebt_type time_embed --randomize_mcmc_num_steps_final_landscape", 5, [0, 1, 2, 2, 2]),
-    ],
-)
-def test_each_step_has_its_landscape(flags: str, count: int, expected: list[int]) -> None:
-    model = model_of(f"--mcmc_num_steps 3 {flags}")
-    final = model.thinking.extra_on_final_landscape
-    assert [model.landscape_of(step, count, final) for step in range(count)] == expected
-    for steps in (model.training_steps(1, 1), model.evaluation_steps()):
-        assert [step.landscape for step in steps] == [
-            model.landscape_of(t, len(steps), final) for t in range(len(steps))
-        ]
+@pytest.mark.parametrize("conditioning", ["default", "adaln", "time_embed"])
+@pytest.mark.parametrize(("flags", "drawn", "evaluated"), LANDSCAPES)
+def test_landscapes_are_repeated(
+    conditioning: str, flags: str, drawn: set[tuple[int, ...]], evaluated: list[int]
+) -> None:
+    """As published: the repeats of each are drawn per batch; an evaluation repeats the last one as often as may be."""
+    model = model_of(f"--mcmc_num_steps 3 --ebt_type {conditioning} {flags}")
+    if conditioning == "default":  # one energy, however many landscapes are counted
+        drawn, evaluated = {(0,) * len(steps) for steps in drawn}, [0] * len(evaluated)
+    found = {tuple(step.landscape for step in model.training_steps(1, 1)) for _ in range(200)}
+    assert found == drawn
+    assert set(map(len, found)) <= set(model.thinking.step_counts)
+    assert [step.landscape for step in model.evaluation_steps()] == evaluated
+
+
+def test_the_published_system_2_takes_two_or_three_steps_and_evaluates_with_three() -> None:
+    model = model_of("--recipe s2")
+    counts = {len(model.training_steps(1, 1)) for _ in range(50)}
+    assert counts == {2, 3} == set(model.thinking.step_counts) and len(model.evaluation_steps()) == 3
+    steps = model.training_steps(1, 1)
+    assert [step.create_graph for step in steps] == [False] * (len(steps) - 1) + [True]
+
+
+def test_truncated_steps_leave_no_graph_behind() -> None:
+    model, tokens = model_of("--recipe s2 --mcmc_num_steps 3 --ebt_type adaln"), ROWS[:, :-1]
+    steps = model.training_steps(*tokens.shape)
+    contexts = model.contexts(tokens, steps)
+    walk = model.walk(tokens, model.start(tokens), steps, differentiable=True, contexts=contexts)
+    assert [y.requires_grad for y in walk.predictions] == [False] * (len(steps) - 1) + [True]
+    assert [contexts(k).keys_values[0][0].requires_grad for k in range(3)] == [False, False, True]
+
+
+def test_an_energy_of_ones_own_is_differentiated_by_autograd() -> None:
+    """In training, evaluation and inference mode; the formulas of blocks it does not use are not asked."""
+
+    class Squared(EnergyTransformer):
+        def energy(self, z_BSD: Tensor, context: Context) -> Tensor:
+            return super().energy(z_BSD, context).square()
+
+    model = model_of("--recipe s2 --no-mcmc_replay_buffer --langevin_dynamics_noise 0")
+    assert model.network.is_analytic
+    plain = model(ROWS[:, :-1])
+    model.network.__class__ = Squared
+    assert not model.network.is_analytic
+    own = model(ROWS[:, :-1])
+    assert not torch.allclose(plain, own)
+    with torch.inference_mode():
+        torch.testing.assert_close(model(ROWS[:, :-1]), own)
+    tokens, z = ROWS[:, :-1], torch.randn(2, S, D).double()
+    context = model.network.context(tokens, 0)
+    energy, slope = model.network.energy_and_gradient(z, context, create_graph=True)
+    model.network.__class__ = EnergyTransformer
+    root, root_slope = model.network.energy_and_gradient(z, context, create_graph=True)
+    torch.testing.assert_close(energy, root.square())
+    torch.testing.assert_close(slope, 2 * root[..., None] * root_slope)
+    model.network.__class__ = Squared
+    train(model).backward()
+    assert all(p.grad is not None for p in model.network.blocks.parameters())
+
+
+def test_a_block_of_ones_own_is_differentiated_by_autograd() -> None:
+    class Doubled(EnergyBlock):
+        def predict(self, *inputs: Any) -> Tensor:
+            return 2 * super().predict(*inputs)
+
+    model, plain = model_of(), model_of()
+    for block in model.network.blocks:
+        block.__class__ = Doubled
+    assert not model.network.is_analytic and plain.network.is_analytic
+    assert not torch.allclose(model(ROWS[:, :-1]), plain(ROWS[:, :-1]))
+    assert torch.isfinite(train(model))
+
+
+@pytest.mark.parametrize("head", ["scalar", "network"])
+def test_the_type_of_the_head_is_not_assumed(head: str) -> None:
+    model, tokens, z = model_of(), ROWS[:, :-1], torch.randn(2, S, D).double()
+    if head == "network":
+        model.network.head = nn.Sequential(nn.Linear(D, 4), nn.Tanh(), nn.Linear(4, 1)).double()  # type: ignore[assignment]
+        model.network.head.weight = torch.zeros((), dtype=torch.float64)
+    context = model.network.context(tokens, 0)
+    energy, slope = model.network.energy_and_gradient(z, context, create_graph=False)
+    other, other_slope = model.network.autograd_gradient(z, context, create_graph=False)
+    torch.testing.assert_close(energy, other, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(slope, other_slope, atol=1e-10, rtol=1e-10)
+    assert slope.abs().max() > 1e-3

@@ -1,4 +1,4 @@
-"""The language EBT as slowly and plainly as possible: observed tokens and predictions in one masked sequence.
+"""The language EBT as slowly and plainly as possible, as published code computes it.
 
 One row, one head, one position at a time; the energy is differentiated by the prediction itself.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.energy_language_model import EnergyLanguageModel
-from models.energy_transformer import EnergyTransformer
+from models.energy_transformer import EnergyShape, EnergyTransformer
 from tests.reference.transformer import norm as rms_norm
 from tests.reference.transformer import rotated
 
@@ -36,68 +36,93 @@ def norm(kind: str, layer: Any, x: Tensor) -> Tensor:
     return x
 
 
-def places(tokens: list[int], separator_id: int | None, time_token: bool) -> list[tuple[str, int, int, int]]:
-    """What stands where in [time, o_0 .. o_{S-1}, p_0 .. p_{S-1}]: its kind, index, document and RoPE position."""
-    first = int(time_token)
-    document, documents = 0, []
-    for token in tokens:
-        document += token == separator_id
-        documents.append(document)
-    sequence = [("time", 0, -1, 0)] if time_token else []
-    sequence += [("observed", i, d, first + i) for i, d in enumerate(documents)]
-    sequence += [("predicted", i, d, first + i + 1) for i, d in enumerate(documents)]
-    return sequence
+def modulations(block: Any, named: Tensor | None, D: int, like: Tensor) -> Tensor:
+    """Shift, scale and gate of attention and of feed-forward, [6, D]."""
+    if block.modulation is None or named is None:
+        return torch.zeros(6, D, dtype=like.dtype)
+    return (block.modulation.weight @ (named * torch.sigmoid(named)) + block.modulation.bias).reshape(6, D)
 
 
-def sees(a: tuple[str, int, int, int], b: tuple[str, int, int, int]) -> bool:
-    """Whether the element at place a may look at the element at place b."""
-    (kind, i, document, _), (other, j, other_document, _) = a, b
-    if other == "time":
-        return True
-    if other == "predicted":
-        return kind == "predicted" and i == j
-    return kind != "time" and j <= i and document == other_document
+def through_block(
+    block: Any, shape: EnergyShape, named: Tensor | None, x: Tensor, place: int, seen: list[tuple[Tensor, int]]
+) -> Tensor:
+    """What a block makes of x at this place, who sees others at their places, and itself."""
+    D, H = shape.width, shape.heads
+    K = D // H
+    shift, scale, gate, shift2, scale2, gate2 = modulations(block, named, D, x)
+
+    def project(x: Tensor) -> Tensor:
+        normed = norm(shape.norm, block.attention_norm, x) * (1 + scale) + shift
+        return (block.attention.query_key_value.weight @ normed).reshape(3, H, K)
+
+    everyone = [*seen, (x, place)]
+    qkv = [project(other) for other, _ in everyone]
+    query = rotated(qkv[-1][0].T, place).T  # [H, K]
+    keys = [rotated(one[1].T, i).T for one, (_, i) in zip(qkv, everyone, strict=True)]
+    heads = []
+    for h in range(H):
+        weights = torch.softmax(torch.stack([query[h] @ key[h] / math.sqrt(K) for key in keys]), dim=0)
+        heads.append(sum(w * one[2, h] for w, one in zip(weights, qkv, strict=True)))
+    x = x + (1 + gate) * (block.attention.output.weight @ torch.cat(heads))
+    normed = norm(shape.norm, block.feed_forward_norm, x) * (1 + scale2) + shift2
+    left, right = (block.feed_forward.gate_value.weight @ normed).chunk(2)
+    return x + (1 + gate2) * (block.feed_forward.output.weight @ (ACTIVATIONS[shape.activation](left) * right))
+
+
+Observed = list[list[tuple[Tensor, int]]]  # before each block and after the last: elements with their places
+
+
+def observed_of_row(network: EnergyTransformer, tokens: list[int], landscape: int) -> Observed:
+    """The observed stream, the time token first where there is one."""
+    shape = network.shape
+    named = None if network.landscape is None else network.landscape.weight[landscape]
+    time = shape.conditioning == "time_embed"
+    stream = [named] if time and named is not None else []
+    stream += [network.embedding.weight[token] for token in tokens]
+    layers = [list(zip(stream, range(len(stream)), strict=True))]
+    for block in network.blocks:
+        before = layers[-1]
+        after = []
+        for i, (x, place) in enumerate(before):
+            seen = [before[j] for j in range(i) if sees(tokens, i - time, j - time, shape.separator_id)]
+            after.append((through_block(block, shape, named, x, place, seen), place))
+        layers.append(after)
+    return layers
+
+
+def sees(tokens: list[int], i: int, j: int, separator_id: int | None) -> bool:
+    """Whether position i may look at position j <= i: no document begins between them; the time token is at -1."""
+    return j == -1 or separator_id not in tokens[j + 1 : i + 1]
+
+
+def prior_of_row(network: EnergyTransformer, tokens: list[int], landscape: int) -> Tensor:
+    """The logits of the Transformer++ in a residual energy, [S, V]."""
+    end = observed_of_row(network, tokens, landscape)[network.shape.enter][-len(tokens) :]
+    return torch.stack([network.embedding.weight @ norm(network.shape.norm, network.norm, x) for x, _ in end])
 
 
 def energies_of_row(network: EnergyTransformer, tokens: list[int], p_SV: Tensor, landscape: int) -> Tensor:
     """The energy of each prediction. [S] tokens, [S, V] predictions -> [S]"""
     shape = network.shape
-    D, H = shape.width, shape.heads
-    K = D // H
-    sequence = places(tokens, shape.separator_id, shape.conditioning == "time_embed")
-    mask = [[sees(a, b) for b in sequence] for a in sequence]
-    positions = [place[3] for place in sequence]
+    time = int(shape.conditioning == "time_embed")
+    named = None if network.landscape is None else network.landscape.weight[landscape]
+    layers = observed_of_row(network, tokens, landscape)
     table = network.embedding.weight if network.prediction is None else network.prediction.weight.T
-    named: Tensor | None = None if network.landscape is None else network.landscape.weight[landscape]
-    stream = [named] if shape.conditioning == "time_embed" and named is not None else []
-    stream += [network.embedding.weight[token] for token in tokens]
-    stream += [p @ table for p in p_SV]
-    block: Any
-    for block in network.blocks:
-        shift, scale, gate, shift2, scale2, gate2 = torch.zeros(6, D, dtype=p_SV.dtype)
-        if block.modulation is not None and named is not None:
-            six = block.modulation.weight @ (named * torch.sigmoid(named)) + block.modulation.bias
-            shift, scale, gate, shift2, scale2, gate2 = six.reshape(6, D)
-        qkv = []
-        for x in stream:
-            normed = norm(shape.norm, block.attention_norm, x) * (1 + scale) + shift
-            qkv.append((block.attention.query_key_value.weight @ normed).reshape(3, H, K))
-        queries = [rotated(x[0].T, i).T for x, i in zip(qkv, positions, strict=True)]  # each [H, K]
-        keys = [rotated(x[1].T, i).T for x, i in zip(qkv, positions, strict=True)]
-        for i, x in enumerate(stream):
-            seen = [j for j in range(len(stream)) if mask[i][j]]
-            heads = []
-            for h in range(H):
-                scores = [queries[i][h] @ keys[j][h] / math.sqrt(K) for j in seen]
-                weights = torch.softmax(torch.stack(scores), dim=0)
-                heads.append(sum(w * qkv[j][2, h] for w, j in zip(weights, seen, strict=True)))
-            x = x + (1 + gate) * (block.attention.output.weight @ torch.cat(heads))
-            normed = norm(shape.norm, block.feed_forward_norm, x) * (1 + scale2) + shift2
-            left, right = (block.feed_forward.gate_value.weight @ normed).chunk(2)
-            fed = block.feed_forward.output.weight @ (ACTIVATIONS[shape.activation](left) * right)
-            stream[i] = x + (1 + gate2) * fed
-    predicted = stream[-len(tokens) :]
-    return torch.stack([network.head.weight[0] @ norm(shape.norm, network.norm, x) for x in predicted])
+    energies = []
+    for i, p in enumerate(p_SV):
+        z = p @ table
+        hidden = layers[shape.enter][time + i][0]
+        u = z + hidden if shape.form == "residual" else z
+        for before, block in list(zip(layers, network.blocks, strict=False))[shape.enter :]:
+            seen = [before[time + j] for j in range(-time, i + 1) if sees(tokens, i, j, shape.separator_id)]
+            u = through_block(block, shape, named, u, time + i + 1, seen)
+        if shape.form == "residual":
+            h = norm(shape.norm, network.norm, hidden)
+            correction = (network.head.weight @ h) @ norm(shape.norm, network.energy_norm, u)
+            energies.append(correction - z @ h + (p * torch.log(p)).sum())
+        else:
+            energies.append(network.head.weight[0] @ norm(shape.norm, network.norm, u))
+    return torch.stack(energies)
 
 
 def walk_of_row(
@@ -105,18 +130,23 @@ def walk_of_row(
     tokens: list[int],
     start_SV: Tensor,
     landscapes: list[int],
-    sizes: list[Tensor],
+    size: Tensor,
     noises_SV: list[Tensor],
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The predictions after each step [S, V] and the energies before it [S]; a size is a number or [S, 1]."""
+    """The predictions after each step [S, V] and the energies before it [S]; the size is a number or [S, 1].
+
+    Truncated: the slopes of all steps but the last are constants.
+    """
     rule = model.thinking.rule
     y, predictions, energies = start_SV, [], []
-    for landscape, size, noise in zip(landscapes, sizes, noises_SV, strict=True):
+    for t, (landscape, noise) in enumerate(zip(landscapes, noises_SV, strict=True)):
         y = (y.detach() if rule.detach else y) + noise
         p = torch.softmax(y, dim=-1) if rule.normalize else y
         p = p if p.requires_grad else p.requires_grad_()
         energy = energies_of_row(model.network, tokens, p, landscape)
         (slope,) = torch.autograd.grad(energy.sum(), p, create_graph=True)
+        if model.thinking.truncate and t < len(landscapes) - 1:
+            slope = slope.detach()
         y = (p if rule.from_probabilities else y) - size * slope
         predictions.append(y)
         energies.append(energy)
@@ -126,7 +156,7 @@ def walk_of_row(
 def loss_of_batch(model: EnergyLanguageModel, rows: Tensor, predictions: list[list[Tensor]]) -> Tensor:
     """The training loss of rows [B, S+1] whose predictions, by row and step [S, V], were found."""
     steps = len(predictions[0])
-    wanted = [steps - 1] if model.thinking.last_step_only else range(steps)
+    wanted = [steps - 1] if model.thinking.last_step_only or model.thinking.truncate else range(steps)
     by_step = []
     for t in wanted:
         losses = []
@@ -138,14 +168,12 @@ def loss_of_batch(model: EnergyLanguageModel, rows: Tensor, predictions: list[li
     return sum(by_step) / torch.tensor(len(by_step))
 
 
-def contrast_of_batch(model: EnergyLanguageModel, rows: Tensor, predictions: list[list[Tensor]]) -> Tensor:
-    """How much each found prediction's energy is below the true token's, on the last landscape."""
+def contrast_of_batch(model: EnergyLanguageModel, rows: Tensor, energies: list[list[Tensor]]) -> Tensor:
+    """How much the energy before the last step is below the true token's, on the last landscape."""
     network, terms = model.network, []
-    landscape = 0 if network.landscape is None else model.thinking.steps - 1
-    for row, walk in zip(rows.tolist(), predictions, strict=True):
+    landscape = 0 if network.landscape is None else model.thinking.landscapes - 1
+    for row, walk in zip(rows.tolist(), energies, strict=True):
         truth = F.one_hot(torch.tensor(row[1:]), network.shape.vocab_size).double()
-        found = torch.softmax(walk[-1].detach(), dim=-1)
-        energies = [energies_of_row(network, row[:-1], p, landscape) for p in (truth, found)]
-        better = torch.log1p(torch.exp(energies[0] - energies[1]))
+        better = torch.log1p(torch.exp(energies_of_row(network, row[:-1], truth, landscape) - walk[-1]))
         terms += [better[i] for i, target in enumerate(row[1:]) if target != model.pad_id]
     return torch.stack(terms).mean()

@@ -117,7 +117,7 @@ def test_the_diary_is_in_the_order_of_time(runs: Command, tmp_path: Path) -> Non
         "# Journal",
         "## 2026-01-01",
         "### 12:00 one_20260101-120000_01abcd: finished",
-        "- **Summary.** An EBT of size 4xs on pydocs, 20 steps. There is no earlier run to tell it from.",
+        "- **Summary.** An EBT of size tiny on pydocs, 20 steps. There is no earlier run to tell it from.",
         "**IDEA** (one_20260101-120000_01abcd) at no time",
         "- 13:00 **TRY** (one_20260101-120000_01abcd) an *hour* &lt;script>later&lt;/script>\n  second line",
         "## 2026-01-02",

@@ -63,7 +63,7 @@ def test_the_table_tells_runs_apart(runs: Command) -> None:
     assert lines[0] == ["run", "state", "ebt_type", "mcmc_num_steps", "max_steps", "step", "train_loss", "valid_loss",
                         "best", "time"]  # fmt: skip
     assert lines[2] == ["broken_20260103-120000_03abcd", "failed", "default", "4", "1"]
-    assert lines[3] == ["timed_20260102-120000_02abcd", "finished", "time_embed", "2", "30", "30", "2", "1.9000",
+    assert lines[3] == ["timed_20260102-120000_02abcd", "finished", "time_embed", "1", "30", "30", "2", "1.9000",
                         "1.7000", "15", "s"]  # fmt: skip
     assert " ".join(lines[5]) == "3 runs. 1 archived: --archived shows them too."
 
@@ -189,7 +189,7 @@ def test_a_run_is_told_from_its_parent_or_the_nearest_earlier_run(logs: Path) ->
     assert words.against is not None and (words.against.name, words.relation) == ("timed", "the nearest earlier run")
     assert words.changes == {"mcmc_step_size_learnable": (True, False), "seed": (0, 3)}
     assert words.summary == [
-        "An EBT of size 4xs with time_embed on pydocs, 30 steps.",
+        "An EBT of size tiny with time_embed on pydocs, 30 steps.",
         "Other than the nearest earlier run, timed_20260102-120000_02abcd: mcmc_step_size_learnable off and "
         "seed 3 instead of 0.",
     ]
@@ -250,7 +250,7 @@ def test_show(runs: Command) -> None:
     assert "\x1b" not in told
     for expected in (
         "  killed, begun 2026-01-02 12:00:00  [paper]\n",
-        "Summary\n  An EBT of size 4xs with time_embed on pydocs, 30 steps.\n",
+        "Summary\n  An EBT of size tiny with time_embed on pydocs, 30 steps.\n",
         "  It did not finish: killed.\n",
         "Settings that are not the default\n  run_name   timed\n  ebt_type   time_embed\n  max_steps  30\n",
         "  valid_loss          1.9000    1.7000 at step 20       nats per token\n",

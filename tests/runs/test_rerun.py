@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import RunConfig, parse_command_line
-from config.record import differences, from_dict
+from config.record import differences, from_dict, to_dict
 from runs.__main__ import main
 from runs.reading import Run
 from runs.rerun import command_of
@@ -113,8 +113,7 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "not used by --model_name baseline_transformer" in runs.refused(
         "rerun", "try", "--dry_run", "--set", "model_name=baseline_transformer", "mcmc_num_steps=5"
     )
-    config = recorded(folder)
-    config["run"]["recipe"] = "s1"
+    config = to_dict(parse_command_line(["--run_name", "try", "--recipe", "s1"]))
     config["energy"]["mcmc_step_size_lr_multiplier"] = None
     (folder / "config.json").write_text(json.dumps(config))
     assert runs.refused("rerun", "try", "--dry_run") == (

@@ -28,7 +28,15 @@ SMALL = [
 TRANSFORMER = [*SMALL, "--model_name", "baseline_transformer", "--max_steps", "400"]
 # Noise, a random number of steps and the replay buffer have to survive too.
 EBT = [*SMALL, "--max_steps", "240", "--checkpoint_every_n_steps", "20", "--langevin_dynamics_noise", "0.1"]
-EBT += ["--randomize_mcmc_num_steps", "2", "--mcmc_replay_buffer", "--mcmc_replay_buffer_size", "6"]
+EBT += [
+    "--recipe",
+    "laptop",
+    "--randomize_mcmc_num_steps",
+    "2",
+    "--mcmc_replay_buffer",
+    "--mcmc_replay_buffer_size",
+    "6",
+]
 
 
 @pytest.fixture(scope="module")

@@ -238,13 +238,14 @@ AFTER_A_STEP = """
 """
 
 
-def test_a_run_that_went_back_is_resumed_exactly(corpus: Path, tmp_path: Path) -> None:
-    whole, pieces = Door(corpus, tmp_path / "whole").ebt(), Door(corpus, tmp_path / "pieces").ebt()
+@pytest.mark.parametrize(("recipe", "halved"), [("residual", "0.4"), ("laptop", "0.0")])
+def test_a_run_that_went_back_is_resumed_exactly(corpus: Path, tmp_path: Path, recipe: str, halved: str) -> None:
+    whole, pieces = (Door(corpus, tmp_path / name).ebt("--recipe", recipe) for name in ("whole", "pieces"))
     flags = (*FLAGS, "--divergence_guard", "rollback", "--divergence_step_size_factor", "0.5")
     output = whole.with_fault(ONE_BAD_BATCH, *flags)
     told = output[output.index("step 35: the loss is") :].splitlines()
     assert told[1].startswith("    energy gap ") and "learning rate" in told[1]
-    assert "back to step 30 (1 of 3 times); batches 31 to 35 are left out; the step size is now 0.0" in told[2]
+    assert f"back to step 30 (1 of 3 times); batches 31 to 35 are left out; the step size is now {halved}" in told[2]
 
     again = (*flags, "--resume_training_ckpt", "last")
     pieces.with_fault(ONE_BAD_BATCH + WHILE_GOING_BACK, *flags, status=-signal.SIGKILL)

@@ -70,17 +70,25 @@ def same(a: Any, b: Any) -> bool:
     return a == b
 
 
-REPLAY = (
-    *("--mcmc_replay_buffer", "--mcmc_replay_buffer_size", "6", "--langevin_dynamics_noise", "0.1"),
-    *("--randomize_mcmc_num_steps", "2"),
-)
+# Noise, random steps and sizes and the replay buffer all have to survive.
+REPLAY = ("--mcmc_replay_buffer", "--mcmc_replay_buffer_size", "6")
+DRAWN = ("--langevin_dynamics_noise", "0.1", "--randomize_mcmc_num_steps", "2")
+ENERGIES = {
+    "residual": ("--recipe", "residual"),
+    "residual, noisy": (
+        *("--recipe", "residual", "--ebt_type", "time_embed", "--mcmc_num_steps", "2", "--energy_blocks", "2", *DRAWN),
+        *("--gaussian_random_noise_scaling", "0.1", "--randomize_mcmc_step_size_scale", "2"),
+    ),
+    "laptop": ("--recipe", "laptop", *REPLAY, *DRAWN),
+    "s2": ("--recipe", "s2", *REPLAY),
+}
 
 
-@pytest.mark.parametrize("model", ["baseline_transformer", "ebt"])
+@pytest.mark.parametrize("model", ["baseline_transformer", *ENERGIES])
 def test_five_pieces_equal_one(corpus: Path, tmp_path: Path, model: str) -> None:
     whole, pieces = Door(corpus, tmp_path / "whole"), Door(corpus, tmp_path / "pieces")
-    if model == "ebt":  # noise, random steps and the replay buffer all have to survive
-        whole, pieces = whole.ebt(*REPLAY), pieces.ebt(*REPLAY)
+    if model in ENERGIES:
+        whole, pieces = whole.ebt(*ENERGIES[model]), pieces.ebt(*ENERGIES[model])
     whole(*FLAGS)
     # Each kill is well past the one before, so that the rows of an earlier attempt do not trigger it.
     before, after, late = random.randrange(6, 15, 3), random.randrange(33, 40, 3), random.randrange(51, 58, 3)
@@ -96,8 +104,11 @@ def test_five_pieces_equal_one(corpus: Path, tmp_path: Path, model: str) -> None
     assert "going on from step" in output
     assert trace(whole.run_folder) == trace(pieces.run_folder)
     assert [row["step"] for row in trace(whole.run_folder) if "valid_loss" in row] == [0, 20, 40, 60]
-    for part in ("state_dict", "optimizer_states", "lr_schedulers", "rng"):
-        assert same(final(whole.run_folder)[part], final(pieces.run_folder)[part]), part
+    one, other = final(whole.run_folder), final(pieces.run_folder)
+    replayed = ("replay",) if REPLAY[0] in whole.tiny else ()
+    assert set(replayed) == {"replay"} & one.keys() == {"replay"} & other.keys()
+    for part in ("state_dict", "optimizer_states", "lr_schedulers", "rng", *replayed):
+        assert same(one[part], other[part]), part
     attempts = [row for row in read_rows(pieces.run_folder / "attempts.jsonl") if "start" in row]
     assert len(attempts) == 5
     assert not list((pieces.run_folder / "checkpoints").glob(".*.tmp")), "left-overs of killed writes are cleared away"

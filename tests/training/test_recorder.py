@@ -38,15 +38,26 @@ SIZE = "--num_transformer_blocks 2 --embedding_dim 16 --multiheaded_attention_he
 
 @pytest.mark.parametrize("conditioning", ["default", "time_embed"])
 def test_a_batch_costs_what_its_steps_cost(conditioning: str) -> None:
-    flags = f"{SIZE} --ebt_type {conditioning} --randomize_mcmc_num_steps 3"
+    flags = f"--recipe laptop {SIZE} --ebt_type {conditioning} --mcmc_num_steps 2 --randomize_mcmc_num_steps 1"
     model = build_model(parse_command_line(flags.split()), 11, 0, 10)
     assert isinstance(model, EnergyLanguageModel)
     drawn = model.thinking
     costs = batch_costs(model, 4, 8)
-    assert list(costs) == [2, 3, 4, 5] and model.thinking == drawn
-    for steps, cost in costs.items():
-        model.thinking = replace(drawn, min_steps=steps, extra_steps=steps - drawn.steps)
-        assert cost == step_cost(model, 4, 8)
+    assert list(costs) == [2, 3, 4] and model.thinking == drawn
+    assert costs[2].flops < costs[3].flops < costs[4].flops
+    for repeats in (1, 2):
+        model.thinking = replace(drawn, min_repeats=repeats, max_repeats=repeats)
+        assert costs[2 * repeats] == step_cost(model, 4, 8)
+
+
+def test_replayed_rows_have_their_cost() -> None:
+    flags = f"--recipe s2 {SIZE} --batch_size_per_device 4"
+    with_replay, without = (
+        build_model(parse_command_line(f"{flags} {more}".split()), 11, 0, 10)
+        for more in ("", "--no-mcmc_replay_buffer")
+    )
+    for one, other in zip(batch_costs(with_replay, 4, 8).values(), batch_costs(without, 6, 8).values(), strict=True):
+        assert one.flops == other.flops
 
 
 def test_a_model_without_an_energy_has_one_cost() -> None:

@@ -103,13 +103,27 @@ def test_the_twin_differs_in_the_model_and_its_rate_only() -> None:
     assert {name: value for name, value in changed.items() if FLAGS[name].group != "energy"} == {
         "run_name": "a-transformer++",
         "model_name": "baseline_transformer",
-        "recipe": "laptop",
+        "recipe": "residual",
         "peak_learning_rate": 0.0012,
         "resume_training_ckpt": None,
         "compare_baseline": False,
     }
     long = replace(config, run=replace(config.run, run_name="é" * 100))
     assert twin_of(long).run.run_name == "é" * 80 + "-transformer++"
+
+
+def test_the_twin_of_equal_flops_takes_more_steps_of_the_same_schedule() -> None:
+    given = "--model_name ebt --compare_baseline --max_steps 70 --warm_up_steps 7 --max_scheduling_steps 140 --no_wandb"
+    config = parse_command_line([*given.split(), "--run_name", "a"])
+    equal, longer = twin_of(config), twin_of(config, 2.26)
+    assert {name: new for name, (_, new) in differences(equal, longer).items()} == {
+        "run_name": "a-transformer++-flops",
+        "max_steps": 158,
+        "warm_up_steps": 16,
+        "max_scheduling_steps": 316,
+    }
+    plain = parse_command_line(["--model_name", "ebt", "--compare_baseline", "--max_steps", "70"])
+    assert twin_of(plain, 2.26).optimizer.warm_up_steps is None  # a tenth of the run, as it was
 
 
 @pytest.mark.parametrize(
@@ -137,22 +151,27 @@ def test_a_comparison_needs_an_ebt_trained_from_scratch(flags: str, words: str) 
 
 def test_the_end_of_a_run(door: Door) -> None:
     output = door.ebt()("--max_steps", "50", "--run_name", "small", "--compare_baseline", "--log_every_n_steps", "10")
-    assert re.search(r"loss after step 1: \d\.\d{4}, 2: \d\.\d{4}; thinking gains -?\d\.\d{4} nats per token", output)
+    assert re.search(r"loss after steps 0: \d\.\d{4}, 1: \d\.\d{4}; thinking gains -?\d\.\d{4} nats per token", output)
     assert "energy by steps taken, 128 positions of held-out text" in output
     assert re.search(r"the true token has the lower energy at \d+% of \d+ held-out positions", output)
     assert re.search(r"  given  \| \S.*\n(.*\n)*?  sample \| ", output)
-    mine, other = sorted((door.logs / "runs").iterdir(), key=lambda folder: "transformer" in folder.name)
+    mine, other, longer = sorted((door.logs / "runs").iterdir(), key=lambda folder: len(folder.name))
     assert (mine / "energy.png").read_bytes().startswith(b"\x89PNG") and not (other / "energy.png").exists()
-    config = json.loads((other / "config.json").read_text())
-    assert config["run"]["run_name"] == "small-transformer++" and config["optimizer"]["peak_learning_rate"] == 0.0024
+    for folder, name in ((other, "small-transformer++"), (longer, "small-transformer++-flops")):
+        config = json.loads((folder / "config.json").read_text())
+        assert config["run"]["run_name"] == name and config["optimizer"]["peak_learning_rate"] == 0.0024
     table = output[output.index("valid split, nats per token and bits per byte") :]
-    rows = [line.split() for line in table.splitlines() if line.split()[:1] in (["ebt"], ["Transformer++"])]
+    rows = [line.split() for line in table.splitlines() if line.split()[:1] in (["ebt"], ["Transformer++,"])]
     assert [row[:4] for row in rows] == [
-        ["ebt", "296,194", "50", "6,400"],
-        ["Transformer++", "263,040", "50", "6,400"],
+        ["ebt", "394,498", "50", "6,400"],
+        ["Transformer++,", "263,040", "50", "6,400"],
+        ["Transformer++,", "263,040", str(config["trainer"]["max_steps"]), f"{128 * config['trainer']['max_steps']:,}"],
     ]
-    times = float(re.search(r"a step of the EBT takes (\S+) times the FLOPs", table).group(1))  # type: ignore[union-attr]
-    assert 3 < times < 12
+    assert "…" not in table, "80 columns hold every number"
+    flops = [float(row[4]) for row in rows]
+    assert flops[2] == pytest.approx(flops[0], rel=0.02) and flops[1] < flops[0] / 2
+    times = float(re.search(r"A step of the EBT takes (\S+) times the FLOPs", table).group(1))  # type: ignore[union-attr]
+    assert times == pytest.approx(flops[0] / flops[1], abs=0.06) and 2 < times < 3
     assert "run folder" in table and str(mine) in table
     assert "valid split" not in (mine / "console.log").read_text().split("run folder")[1]
 

@@ -19,6 +19,8 @@ CONDITIONINGS = ("default", "time_embed", "adaln", "adaln_zero")
 LAYERS = (
     *("", "--ebt_norm layer", "--ebt_norm dyt --ebt_act_func gelu", "--ebt_norm none --ebt_act_func relu"),
     "--vocab_to_embed_uses_prob_dist",
+    "--recipe residual --mcmc_num_steps 2",
+    "--recipe residual --mcmc_num_steps 2 --energy_blocks 2 --ebt_norm layer",
 )
 
 
@@ -36,8 +38,8 @@ def test_the_slope_is_autograds(conditioning: str, flags: str) -> None:
     z_BSD = torch.randn(2, 7, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         context = network.context(tokens_BS, 1 if conditioning != "default" else 0)
-    found = network.slope(z_BSD.clone(), context, differentiable=False)
-    wanted = network.slope(z_BSD.clone(), context, differentiable=True)
+    found = network.energy_and_gradient(z_BSD.clone(), context, create_graph=False)
+    wanted = network.autograd_gradient(z_BSD.clone(), context, create_graph=True)
     assert not any(tensor.requires_grad for tensor in found)
     assert float(wanted[1].detach().abs().max()) > 1e-3  # else equality would say nothing
     for one, other in zip(found, wanted, strict=True):
@@ -50,8 +52,8 @@ def test_the_slope_under_autocast_is_near_autograds() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         with torch.no_grad():
             context = network.context(tokens_BS, 0)
-        found = network.slope(z_BSD.clone(), context, differentiable=False)[1]
-        wanted = network.slope(z_BSD.clone(), context, differentiable=True)[1].detach()
+        found = network.energy_and_gradient(z_BSD.clone(), context, create_graph=False)[1]
+        wanted = network.autograd_gradient(z_BSD.clone(), context, create_graph=True)[1].detach()
     assert float((found - wanted).norm() / wanted.norm()) < 0.03
 
 
@@ -65,12 +67,13 @@ def gradients_of(model: EnergyLanguageModel) -> tuple[torch.Tensor, list[torch.T
     return loss.detach(), [parameter.grad for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("layers", ["", "--ebt_norm layer --ebt_act_func gelu"])
+@pytest.mark.parametrize("layers", ["", "--ebt_norm layer --ebt_act_func gelu", "--recipe residual --mcmc_num_steps 2"])
 def test_compiled_blocks_give_the_same_gradients(layers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced and differentiated as for a compiler; `test_ebt_training.py` has a run with the compiler itself."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     monkeypatch.setattr("models.layers.attend.CHUNK", 4)  # two chunks
-    model = built(f"--recipe s2 --no-mcmc_replay_buffer --ebt_type adaln {layers}")
+    recipe = "" if "--recipe" in layers else "--recipe s2 --no-mcmc_replay_buffer"
+    model = built(f"{recipe} --ebt_type adaln {layers}")
     assert isinstance(model, EnergyLanguageModel)
     wanted, wanted_gradients = gradients_of(model)
     model.compile_blocks()
@@ -116,22 +119,22 @@ def test_products_of_few_rows_are_those_of_many(rows: tuple[int, ...]) -> None:
     x, g = torch.randn(*rows, 5, dtype=torch.float64), torch.randn(*rows, 7, dtype=torch.float64)
     with torch.no_grad():
         torch.testing.assert_close(layer(x), x @ layer.weight.T)
-        torch.testing.assert_close(layer.back(g), g @ layer.weight)
+        torch.testing.assert_close(layer.input_gradient(g), g @ layer.weight)
         assert layer(x).is_contiguous()
 
 
 def test_weights_that_change_are_turned_again() -> None:
     layer, g = Linear(3, 4), torch.randn(2, 4)
     with torch.no_grad():
-        layer.back(g)
+        layer.input_gradient(g)
         layer.weight.mul_(2)
-        torch.testing.assert_close(layer.back(g), g @ layer.weight)
+        torch.testing.assert_close(layer.input_gradient(g), g @ layer.weight)
         layer.weight.data = torch.randn(4, 3)
-        torch.testing.assert_close(layer.back(g), g @ layer.weight)
+        torch.testing.assert_close(layer.input_gradient(g), g @ layer.weight)
         assert copy.deepcopy(layer).turned is None and layer.turned is not None
         assert set(layer.state_dict()) == {"weight"}
         layer.double()
-        torch.testing.assert_close(layer.back(g.double()), g.double() @ layer.weight)
+        torch.testing.assert_close(layer.input_gradient(g.double()), g.double() @ layer.weight)
 
 
 def test_a_product_that_will_be_differentiated_is_torchs() -> None:

@@ -1,0 +1,164 @@
+"""Does the energy's gradient belong to its energy? A few numbers at the start of a run tell.
+
+The forward of a block and its input gradient are two formulas. Whoever changes one of them and not the other would walk
+down one energy and report another. So each block, and what stands around the blocks, is asked in float64 at four
+positions: a small step to both sides must change the forward as the gradient says, and the gradient as its own
+derivative says, which training needs.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from config.errors import UserError
+from models.energy_transformer import Context, EnergyBlock, EnergyTransformer
+from models.layers.analytic import Saved
+from models.layers.rope import rotations
+
+POSITIONS = 4
+STEP = 1e-4
+TOLERANCE, LEAST = 1e-2, 1e-6  # a difference is good to about 1e-7, but a kink of an activation costs some of it
+
+
+class EnergyMismatch(UserError):
+    """A formula of the energy and that of its gradient differ."""
+
+
+def check_energy(network: EnergyTransformer) -> None:
+    """Raise EnergyMismatch with the part that differs; an energy that autograd differentiates has nothing to differ.
+
+    Blocks of one class have one formula: the first of each is asked.
+    """
+    if not network.is_analytic:
+        return
+    random = torch.Generator().manual_seed(0)
+    kinds: set[type] = set()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # so little work takes seconds where threads wait for each other on a busy machine
+    try:
+        for number, block in enumerate(network.blocks):
+            assert isinstance(block, EnergyBlock)
+            if type(block) not in kinds:
+                check_block(f"blocks.{number}", copy.deepcopy(block).to("cpu", torch.float64), network, random)
+            kinds.add(type(block))
+        check_ends(network, random)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def normal(random: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=random, dtype=torch.float64)
+
+
+def check_block(name: str, block: EnergyBlock, network: EnergyTransformer, random: torch.Generator) -> None:
+    width, heads = network.shape.width, network.shape.heads
+    keys, values = (normal(random, 1, heads, POSITIONS, width // heads) for _ in range(2))
+    angles = rotations(POSITIONS + 1, width // heads)[1:]
+    bias = torch.zeros(POSITIONS, POSITIONS + 1, dtype=torch.float64)
+    bias.masked_fill_(~torch.ones_like(bias, dtype=torch.bool).tril(), float("-inf"))[:, -1] = 0
+    condition = normal(random, width) if block.modulation is not None else None
+
+    def observed() -> tuple[Tensor, Tensor]:  # with the empty row of a prediction's own score
+        return F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1))
+
+    def forward(x: Tensor) -> tuple[Tensor, Saved]:
+        return block.forward_saving(x, condition, angles, *observed(), bias[None, None])
+
+    def gradient(g: Tensor, saved: Saved) -> Tensor:
+        return block.input_gradient(g, saved, angles, *observed())
+
+    others = [keys, values, *block.parameters()]
+    check_part(f"{name} ({type(block).__name__})", forward, gradient, others, (1, POSITIONS, width), random)
+
+
+def check_ends(network: EnergyTransformer, random: torch.Generator) -> None:
+    """What stands around the blocks: a network without them."""
+    parts = [part for part in (network.blocks, network.embedding, network.prediction) if part is not None]
+    omitted: dict[int, Any] = {id(part): nn.ModuleList() for part in parts}
+    bare = copy.deepcopy(network, omitted).to("cpu", torch.float64)
+    width, nothing = network.shape.width, torch.zeros(0)
+    hidden = normal(random, 1, POSITIONS, width) if network.residual else None
+
+    def context() -> Context:  # made again each time, since it depends on weights that are varied
+        return bare.complete(Context([], nothing, None, nothing), hidden)
+
+    def forward(z: Tensor) -> tuple[Tensor, Saved]:
+        energy, saved = bare.forward_saving(z, context())
+        return energy[..., None], saved
+
+    def gradient(g: Tensor, saved: Saved) -> Tensor:
+        return bare.input_gradient(g, saved, context())
+
+    others = list(bare.parameters()) + ([] if hidden is None else [hidden])
+    check_part(f"the head ({type(network).__name__})", forward, gradient, others, (1, POSITIONS, width), random)
+
+
+def check_part(
+    name: str,
+    forward: Callable[[Tensor], tuple[Tensor, Saved]],
+    gradient: Callable[[Tensor, Saved], Tensor],
+    others: Sequence[Tensor],
+    shape: tuple[int, ...],
+    random: torch.Generator,
+) -> None:
+    """others: what the part depends on besides x: weights, keys and values."""
+    x = normal(random, *shape)
+    with torch.no_grad():
+        for tensor in others:  # weights that begin at 0 or 1 would hide their part
+            tensor.add_(normal(random, *tensor.shape), alpha=0.1)
+        y, saved = forward(x)
+        g, v = normal(random, *y.shape), normal(random, *shape) / x.numel() ** 0.5
+        slope = gradient(g, saved)
+        compare(name, "its forward", (slope * v).sum(), difference(lambda: (forward(x)[0] * g).sum(), [x], [v]))
+    for tensor in (x, *others):
+        tensor.requires_grad_()
+    y_again, saved = forward(x)
+    slope_again = gradient(g, saved)
+    compare(name, "its forward in training", (y_again * g).sum(), (y * g).sum())
+    compare(name, "its gradient in training", (slope_again * v).sum(), (slope * v).sum())
+    inputs = [x, *others]
+    directions = [normal(random, *tensor.shape) / tensor.numel() ** 0.5 for tensor in inputs]  # all of one length
+    values = ((y_again * g).sum(), (slope_again * v).sum())
+    slopes = [torch.autograd.grad(value, inputs, retain_graph=True, materialize_grads=True) for value in values]
+
+    def measured_forward() -> Tensor:
+        return (forward(x)[0] * g).sum()
+
+    def measured_gradient() -> Tensor:
+        return (gradient(g, forward(x)[1]) * v).sum()
+
+    for what, measured, by_input in zip(
+        ("its forward", "its gradient"), (measured_forward, measured_gradient), slopes, strict=True
+    ):
+        found = torch.stack([(one * d).sum() for one, d in zip(by_input, directions, strict=True)]).sum()
+        compare(name, f"{what}, differentiated by weights,", found, difference(measured, inputs, directions))
+
+
+@torch.no_grad()
+def difference(value: Callable[[], Tensor], inputs: Sequence[Tensor], directions: Sequence[Tensor]) -> Tensor:
+    """How fast a value changes as its inputs move along these directions."""
+    ends = []
+    for way in (STEP, -2 * STEP):
+        for tensor, direction in zip(inputs, directions, strict=True):
+            tensor.add_(direction, alpha=way)  # not .data: transposed copies of a weight watch its version
+        ends.append(value())
+    for tensor, direction in zip(inputs, directions, strict=True):
+        tensor.add_(direction, alpha=STEP)
+    return (ends[0] - ends[1]) / (2 * STEP)
+
+
+def compare(name: str, what: str, found: Tensor, expected: Tensor) -> None:
+    got, wanted = float(found.detach()), float(expected.detach())
+    if abs(got - wanted) <= LEAST + TOLERANCE * abs(wanted):
+        return
+    raise EnergyMismatch(
+        f"energy: {name}: {what} does not fit: {got:.6g}, where {wanted:.6g} is expected, so that what is trained and "
+        "what is evaluated would be two energies. Make `forward_saving` and `input_gradient` agree; or define "
+        "`predict` (of a network: `energy`) alone in a subclass, which autograd differentiates, if slower."
+    )

@@ -1,0 +1,52 @@
+"""Layers of the prediction stream: a forward that saves what its input gradient needs, and that gradient as a formula.
+
+    y, saved = forward_saving(layer, x)          one definition of the layer, for training, validation and inference
+    dx       = input_gradient(layer, g, saved)   from the gradient of y to that of x
+
+Training differentiates both once more by autograd, so that no step needs a double backward: the first derivative is a
+formula, which a compiler can take, and which costs no bookkeeping where nothing is differentiated (a cached token is
+thousands of operations on a few numbers each). A layer without these methods is differentiated by autograd: it works,
+and runs slower. `models/energy_check.py` compares the two methods at the start of every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Saved = tuple[Any, ...]  # tensors, or tuples of them
+
+
+def forward_saving(layer: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Saved]:
+    """layer(x) and what its input gradient needs; a layer without a formula saves x."""
+    analytic = getattr(layer, "forward_saving", None)
+    return (layer(x), (x,)) if analytic is None else analytic(x)
+
+
+def input_gradient(layer: Callable[[Tensor], Tensor], g: Tensor, saved: Saved) -> Tensor:
+    """From the gradient of layer(x) to that of x: by the layer's formula, else by autograd."""
+    analytic = getattr(layer, "input_gradient", None)
+    if analytic is not None:
+        return analytic(g, saved)
+    y, pull, *_ = torch.func.vjp(layer, saved[0])
+    return pull(g.to(y.dtype))[0]
+
+
+def defines_gradient(part: type[Any], forward: str) -> bool:
+    """Whether the class that defines the method `forward` of a part, or one below it, also defines its gradient.
+
+    A subclass that changes `forward` alone has no formula for its gradient any more: the one it inherits is of
+    another function.
+    """
+    if (part, forward) not in _DEFINED:
+        names = (forward, "forward_saving", "input_gradient")
+        order = [[name in vars(kind) for kind in part.__mro__] for name in names]
+        depth = [found.index(True) if True in found else len(found) for found in order]
+        _DEFINED[part, forward] = max(depth[1:]) <= depth[0] < len(part.__mro__)
+    return _DEFINED[part, forward]
+
+
+_DEFINED: dict[tuple[type[Any], str], bool] = {}
