@@ -21,7 +21,7 @@ from training.checkpoints import CheckpointError, read_checkpoint
 from training.resume import Weights
 
 SHOWN = 5  # runs that an error lists
-TWIN = "-transformer++"
+TWINS = ("-transformer++", "-transformer++-flops")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def find_run(wanted: str | None, logs_dir: str, flag: str) -> Path:
     if wanted is not None:
         found = meant(runs, wanted)
     else:  # what --compare_baseline trained comes after the run that people mean
-        found = next((run for run in runs if not run.name.endswith(TWIN)), runs[0] if runs else None)
+        found = next((run for run in runs if not run.name.endswith(TWINS)), runs[0] if runs else None)
     if found is None:
         got = f"{flag} is {wanted!r}: there is no such run" if wanted else f"{flag} is missing: there is no run"
         raise UserError(f"{got}. {known_runs(logs_dir)}")
