@@ -25,6 +25,7 @@ PARTS = (
     "energy",
     "inference",
     "thinking",
+    "learning",
 )
 WIDTH = 120  # of tables where the screen is not known
 

@@ -6,9 +6,9 @@ prediction's scores are those of the observed keys, with its score of itself put
 softmax covers both; its own value is mixed in apart. The energy is differentiated by the V-wide prediction.
 
 Nothing is slower than it has to be for that: queries, keys and values are one product, masks are made once and
-broadcast, the superdiagonal is a scatter, and the last norm sees predictions only. Every step of the walk is
-differentiated twice, so that loss and gradients are those of our model; published code differentiates only the last
-step twice where only that is judged (`truncate_mcmc`), which is another gradient.
+broadcast, the superdiagonal is a scatter, and the last norm sees predictions only. A truncated walk differentiates
+only its last step twice, as there: an earlier one costs a forward and the gradient of its prediction. The prediction
+itself requires a gradient in every step, so that the outer backward pass computes one for it too.
 """
 
 from __future__ import annotations
@@ -91,12 +91,13 @@ def walk(
     y_BSV, predictions = start_BSV, []
     for step in steps:
         y_BSV = y_BSV.detach() if rule.detach or not create_graph else y_BSV
+        y_BSV = y_BSV if y_BSV.requires_grad else y_BSV.requires_grad_()
         if not isinstance(step.noise, float) or step.noise > 0:
             y_BSV = y_BSV + step.noise * torch.randn_like(y_BSV)
         p_BSV = y_BSV.softmax(-1) if rule.normalize else y_BSV
-        p_BSV = p_BSV if p_BSV.requires_grad else p_BSV.requires_grad_()
         energy_BS = energy_of(network, tokens_BS, p_BSV @ network.prediction_embedding, step.landscape)
-        (slope_BSV,) = torch.autograd.grad(energy_BS.sum(), p_BSV, create_graph=create_graph)
+        graph = create_graph and step.create_graph
+        (slope_BSV,) = torch.autograd.grad(energy_BS.sum(), p_BSV, create_graph=graph)
         y_BSV = (p_BSV if rule.from_probabilities else y_BSV) - step.size * slope_BSV
         predictions.append(y_BSV)
     return predictions
@@ -105,15 +106,22 @@ def walk(
 def training_loss(model: EnergyLanguageModel, rows_BS: Tensor) -> Tensor:
     """The loss of a batch [B, S+1], drawing what is random in the order of the model's own training step."""
     shape = model.network.shape
-    assert shape.norm == "rms" and shape.activation == "silu" and shape.separator_id is None and model.replay is None
+    assert (
+        shape.form == "scalar"
+        and shape.norm == "rms"
+        and shape.activation == "silu"
+        and shape.separator_id is None
+        and model.replay is None
+    )
     assert not model.thinking.contrastive_coefficient and model.thinking.start == "random_noise"
     tokens_BS, targets_BS = rows_BS[:, :-1], rows_BS[:, 1:]
     like = model.network.head.weight
+    steps = model.training_steps(*tokens_BS.shape)
     start_BSV = torch.randn(*tokens_BS.shape, shape.vocab_size, dtype=like.dtype, device=like.device)
     start_BSV = start_BSV * model.thinking.noise_scale
-    steps = model.training_steps(*tokens_BS.shape)
     predictions = walk(model.network, tokens_BS, start_BSV, steps, model.thinking.rule)
-    wanted = predictions[-1:] if model.thinking.last_step_only else predictions
+    last_only = model.thinking.last_step_only or model.thinking.truncate
+    wanted = predictions[-1:] if last_only else predictions
     targets = targets_BS.flatten()
     losses = [F.cross_entropy(y_BSV.flatten(0, 1), targets, ignore_index=model.pad_id) for y_BSV in wanted]
     return torch.stack(losses).mean()

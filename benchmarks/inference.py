@@ -40,7 +40,7 @@ def built(length: int, name: str, flags: str = "") -> LanguageModel:
 
 
 def ebt(length: int) -> EnergyLanguageModel:
-    model = built(length, "ebt", f"--mcmc_num_steps {STEPS} --mcmc_step_size 0.1")
+    model = built(length, "ebt", f"--recipe laptop --mcmc_num_steps {STEPS} --mcmc_step_size 0.1")
     assert isinstance(model, EnergyLanguageModel)
     return model
 

@@ -17,7 +17,11 @@ from benchmarks.sheet import Sheet
 from data.progress import notice
 
 ROOT = Path(__file__).resolve().parent.parent
-RECIPE = ("--randomize_mcmc_num_steps", "2", "--max_steps", "800", "--val_check_interval", "400")
+RECIPE = (
+    *("--recipe", "laptop", "--model_size", "4xs", "--mcmc_num_steps", "1"),
+    *("--randomize_mcmc_num_steps", "3", "--randomize_mcmc_num_steps_min", "2"),  # 2 to 4
+    *("--max_steps", "800", "--val_check_interval", "400"),
+)
 PICTURE = Path("logs/think_curve.png")
 
 

@@ -75,8 +75,8 @@ def test_the_observed_stream_runs_once_however_many_steps_are_taken() -> None:
 
 
 def test_tables_mark_what_misses_its_target_and_leave_out_what_is_not_known() -> None:
-    points = (TINY, replace(TINY, conditioning="time_embed"), TINY)
-    times = {"a": 3.0, "b": 2.0, "d": 0.5}
+    points = (replace(TINY, vocabulary=512), replace(TINY, recipe="S1", steps=3), TINY)
+    times = {"a": 3.0, "b": 2.0, "c": 1.0, "d": 0.5}
     found = [
         {"times": times, "memory": {"a": 10e6, "b": 7e6}, "flops": dict(a=4e9, b=2e9, d=1e9)},
         {"times": times},
@@ -84,13 +84,13 @@ def test_tables_mark_what_misses_its_target_and_leave_out_what_is_not_known() ->
     ]
     rows = energy.times_sheet(points, found).rows
     assert rows[0] == (
-        *("16", "2 x 8", "4xs", "S2", "3,000", "2,000", "-", "500", "-"),
-        *("1.50 !", "-", "4.00", "-", "-"),
+        *("512", "128 x 8", "4xs", "S2, T = 2", "3,000", "2,000", "1,000", "500", "-"),
+        *("1.50 !", "3.00", "2.00", "4.00 !", "2.00", "-"),
     )
-    assert rows[1][3] == "S2, time token" and rows[1][9] == "1.50" and set(rows[2][4:]) == {"-"}
+    assert rows[1][3] == "S1, T = 3" and rows[1][9:12] == ("1.50 !", "3.00", "-") and set(rows[2][4:]) == {"-"}
     sheet = energy.cost_sheet(points, found)
     assert sheet.rows[0][4:] == ("10", "7", "-", "0.70 !", "-", "4", "2", "1", "2.00", "2.00", "-")
-    assert "| 16 | 2 x 8 | 4xs | S2 | 10 | 7 | - | 0.70 ! |" in sheet.markdown()
+    assert "| 512 | 128 x 8 | 4xs | S2, T = 2 | 10 | 7 | - | 0.70 ! |" in sheet.markdown()
     assert sheet.table().row_count == 3
 
 
@@ -123,7 +123,8 @@ def test_generation_is_measured_against_the_same_predictions(monkeypatch: pytest
 def test_a_model_is_trained_to_think_and_its_curve_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thinking, "PICTURE", tmp_path / "think_curve.png")
     size = "--num_transformer_blocks 2 --embedding_dim 32 --multiheaded_attention_heads 2 --context_length 16"
-    recipe = f"--max_steps 3 --limit_val_batches 2 --batch_size_per_device 4 {size} --randomize_mcmc_num_steps 2"
+    recipe = f"--max_steps 3 --limit_val_batches 2 --batch_size_per_device 4 {size} --recipe laptop"
+    recipe += " --mcmc_num_steps 1 --randomize_mcmc_num_steps 1"
     (sheet,) = thinking.run(tuple(recipe.split()), ("--steps", "3", "--candidates", "2", "--tokens", "64"))
     assert {(row[0], row[1], row[2]) for row in sheet.rows} >= {
         ("ebt", "3", "1"),

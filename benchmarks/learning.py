@@ -1,0 +1,117 @@
+"""What is claimed about learning, with three seeds each: which energy, which truncation, and against which rivals.
+
+Every run is a `python train_model.py` of its own, on one thread, as many at a time as there are cores. Groups are
+compared at equal steps; a rival at equal FLOPs trains for as many more steps as the EBT costs.
+Half an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from benchmarks.sheet import Sheet
+from config import parse_command_line
+from data.parallel import usable_cores
+from data.progress import notice
+from models import build_model
+from training.cost import batch_costs
+
+ROOT = Path(__file__).resolve().parent.parent
+SEEDS, STEPS, VOCABULARY = (0, 1, 2), 1000, 258
+PLAIN, EBT = "--model_name baseline_transformer", "--model_name ebt"
+SCALAR = f"{EBT} --model_size 4xs --recipe laptop"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train. as_costly: the name of the arm whose FLOPs it may spend; else it takes as many steps."""
+
+    group: str
+    name: str
+    flags: str
+    as_costly: str | None = None
+
+
+ARMS = (
+    Arm("tiny, 4 x 96", "Transformer++", f"{PLAIN} --model_size tiny"),
+    Arm("tiny, 4 x 96", "EBT, residual", f"{EBT} --model_size tiny"),
+    Arm("tiny, 4 x 96", "Transformer++, equal FLOPs", f"{PLAIN} --model_size tiny", "EBT, residual"),
+    Arm("tiny, 4 x 96", "Transformer++, 5 blocks", f"{PLAIN} --model_size tiny --num_transformer_blocks 5"),
+    Arm("4xs, 2 x 128", "Transformer++", f"{PLAIN} --model_size 4xs"),
+    Arm("4xs, 2 x 128", "EBT, residual", f"{EBT} --model_size 4xs"),
+    Arm("4xs, 2 x 128", "Transformer++, 3 blocks", f"{PLAIN} --model_size 4xs --num_transformer_blocks 3"),
+    Arm("4xs, scalar energy", "loss on the last step, full graph", SCALAR),
+    Arm("4xs, scalar energy", "truncated", f"{SCALAR} --truncate_mcmc --no-mcmc_last_step_loss"),
+    Arm(
+        "4xs, scalar energy",
+        "truncated, equal FLOPs",
+        f"{SCALAR} --truncate_mcmc --no-mcmc_last_step_loss",
+        "loss on the last step, full graph",
+    ),
+)
+
+
+def run(arms: Sequence[Arm] = ARMS, seeds: Sequence[int] = SEEDS, steps: int = STEPS, more: str = "") -> list[Sheet]:
+    flops = {(arm.group, arm.name): step_flops(f"{arm.flags} {more}") for arm in arms}
+    counts = {}
+    for arm in arms:
+        own, other = (flops[arm.group, name] for name in (arm.name, arm.as_costly or arm.name))
+        counts[arm] = round(steps * other / own)
+    with tempfile.TemporaryDirectory() as logs, ThreadPoolExecutor(usable_cores()) as pool:
+        jobs = {
+            (arm, seed): pool.submit(train, f"{arm.flags} {more} --seed {seed} --max_steps {counts[arm]}", logs)
+            for arm in arms
+            for seed in seeds
+        }
+        losses: dict[Arm, list[float]] = {arm: [] for arm in arms}
+        for number, ((arm, seed), job) in enumerate(jobs.items(), 1):
+            losses[arm].append(job.result())
+            notice(f"learning {number}/{len(jobs)}: {arm.group}: {arm.name}, seed {seed}: {losses[arm][-1]:.4f}")
+    rows = []
+    for arm in arms:
+        found, total = losses[arm], counts[arm] * flops[arm.group, arm.name]
+        spread = f"{stdev(found):.4f}" if len(found) > 1 else "-"
+        each = " ".join(f"{loss:.4f}" for loss in found)
+        cells = (f"{parameters(f'{arm.flags} {more}'):,}", f"{counts[arm]:,}", f"{total / 1e12:.2f}")
+        rows.append((arm.group, arm.name, *cells, f"{mean(found):.4f}", spread, each))
+    title = (
+        f"validation loss in nats per byte of pydocs, {len(seeds)} seeds; spread is the standard deviation over seeds"
+    )
+    headings = ("shape", "arm", "parameters", "steps", "TFLOP", "loss", "spread", "by seed")
+    return [Sheet(title, headings, rows, frozenset({"shape", "arm", "by seed"}))]
+
+
+def model_of(flags: str) -> tuple[object, int, int]:
+    config = parse_command_line(flags.split())
+    model = build_model(config, VOCABULARY, VOCABULARY - 2, VOCABULARY - 1)
+    return model, config.trainer.batch_size_per_device, config.architecture.context_length
+
+
+def step_flops(flags: str) -> float:
+    return mean(cost.flops for cost in batch_costs(*model_of(flags)).values())  # type: ignore[arg-type]
+
+
+def parameters(flags: str) -> int:
+    return sum(parameter.numel() for parameter in model_of(flags)[0].parameters())  # type: ignore[attr-defined]
+
+
+def train(flags: str, logs: str) -> float:
+    """The validation loss at the end of a run."""
+    name = f"learning-{abs(hash(flags))}"
+    plain = f"--no_wandb --val_sanity 0 --val_check_interval 1.0 --checkpoint_every_n_steps 0 --run_name {name}"
+    command = [sys.executable, "train_model.py", *plain.split(), "--logs_dir", logs, *flags.split()]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr[-2000:]}")
+    (metrics,) = Path(logs).glob(f"runs/{name}_*/metrics.jsonl")
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return [row["valid_loss"] for row in rows if "valid_loss" in row][-1]
