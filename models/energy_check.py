@@ -23,7 +23,8 @@ from models.layers.rope import rotations
 
 POSITIONS = 4
 STEP = 1e-4
-TOLERANCE, LEAST = 1e-2, 1e-6  # a difference is good to about 1e-7, but a kink of an activation costs some of it
+TOLERANCE, LEAST = 1e-4, 1e-6  # a difference is good to about 1e-7, except across a kink of an activation
+POINTS = 3  # so that a kink, which is met now and then, refuses no sound energy
 
 
 class EnergyMismatch(UserError):
@@ -37,19 +38,28 @@ def check_energy(network: EnergyTransformer) -> None:
     """
     if not network.is_analytic:
         return
-    random = torch.Generator().manual_seed(0)
-    kinds: set[type] = set()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so little work takes seconds where threads wait for each other on a busy machine
     try:
-        for number, block in enumerate(network.blocks):
-            assert isinstance(block, EnergyBlock)
-            if type(block) not in kinds:
-                check_block(f"blocks.{number}", copy.deepcopy(block).to("cpu", torch.float64), network, random)
-            kinds.add(type(block))
-        check_ends(network, random)
+        for point in range(POINTS):
+            try:
+                check_parts(network, torch.Generator().manual_seed(point))
+                return
+            except EnergyMismatch:
+                if point == POINTS - 1:
+                    raise
     finally:
         torch.set_num_threads(threads)
+
+
+def check_parts(network: EnergyTransformer, random: torch.Generator) -> None:
+    kinds: set[type] = set()
+    for number, block in enumerate(network.blocks):
+        assert isinstance(block, EnergyBlock)
+        if type(block) not in kinds:
+            check_block(f"blocks.{number}", copy.deepcopy(block).to("cpu", torch.float64), network, random)
+        kinds.add(type(block))
+    check_ends(network, random)
 
 
 def normal(random: torch.Generator, *shape: int) -> Tensor:
