@@ -22,7 +22,7 @@ from benchmarks.sheet import Sheet
 from config import parse_command_line
 from data.parallel import usable_cores
 from data.progress import notice
-from models import build_model
+from models import LanguageModel, build_model
 from training.cost import batch_costs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,18 +90,18 @@ def run(arms: Sequence[Arm] = ARMS, seeds: Sequence[int] = SEEDS, steps: int = S
     return [Sheet(title, headings, rows, frozenset({"shape", "arm", "by seed"}))]
 
 
-def model_of(flags: str) -> tuple[object, int, int]:
+def model_of(flags: str) -> tuple[LanguageModel, int, int]:
     config = parse_command_line(flags.split())
     model = build_model(config, VOCABULARY, VOCABULARY - 2, VOCABULARY - 1)
     return model, config.trainer.batch_size_per_device, config.architecture.context_length
 
 
 def step_flops(flags: str) -> float:
-    return mean(cost.flops for cost in batch_costs(*model_of(flags)).values())  # type: ignore[arg-type]
+    return mean(cost.flops for cost in batch_costs(*model_of(flags)).values())
 
 
 def parameters(flags: str) -> int:
-    return sum(parameter.numel() for parameter in model_of(flags)[0].parameters())  # type: ignore[attr-defined]
+    return sum(parameter.numel() for parameter in model_of(flags)[0].parameters())
 
 
 def train(flags: str, logs: str) -> float:

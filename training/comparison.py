@@ -34,7 +34,10 @@ OWN = (
     *("model_name", "run_name", "peak_learning_rate", "config", "resume_training_ckpt", "is_random_seed"),
     *("goal", "early_stop"),
 )
-STRETCHED = (("trainer", "max_steps"), ("optimizer", "warm_up_steps"), ("optimizer", "max_scheduling_steps"))
+STRETCHED = (
+    *(("trainer", "max_steps"), ("trainer", "max_epochs")),
+    *(("optimizer", "warm_up_steps"), ("optimizer", "max_scheduling_steps")),
+)
 NEARLY_EQUAL = 0.05
 EQUAL_STEPS, EQUAL_FLOPS = "Transformer++, equal steps", "Transformer++, equal FLOPs"
 # What tells a process that it belongs to this run.
@@ -59,7 +62,7 @@ def twin_of(config: RunConfig, flops_ratio: float = 1.0) -> RunConfig:
     if flops_ratio != 1:
         for group, flag_name in STRETCHED:
             if tree[group][flag_name] is not None:
-                tree[group][flag_name] = max(1, round(tree[group][flag_name] * flops_ratio))
+                tree[group][flag_name] = math.ceil(tree[group][flag_name] * flops_ratio)
     return from_dict(tree)
 
 
