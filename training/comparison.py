@@ -62,7 +62,8 @@ def twin_of(config: RunConfig, flops_ratio: float = 1.0) -> RunConfig:
     if flops_ratio != 1:
         for group, flag_name in STRETCHED:
             if tree[group][flag_name] is not None:
-                tree[group][flag_name] = math.ceil(tree[group][flag_name] * flops_ratio)
+                stretched = tree[group][flag_name] * flops_ratio
+                tree[group][flag_name] = math.ceil(stretched) if flag_name == "max_epochs" else max(1, round(stretched))
     return from_dict(tree)
 
 
