@@ -48,6 +48,8 @@ class Rehearsal(pl.Callback):
         if trainer.global_step != self.step:
             return
         if self.way == "kill":
+            if trainer.local_rank:  # two that stop each other would wait for ever
+                time.sleep(PATIENCE)
             kill_everything()
         if self.way == "pause":
             (self.folder / READY).touch()
@@ -77,13 +79,20 @@ class HalfWritten(AtomicCheckpointIO):
 
 
 def kill_everything() -> None:
-    """SIGKILL to all processes of the job on this node, its script among them; without a job, to the process group."""
+    """SIGKILL to all processes of the job on this node, its script among them; without a job, to the process group.
+
+    They are stopped first and this one is deaf: when a node ends, nobody is left to be told of it, while here Slurm
+    sends SIGTERM to what is left of a step as soon as the first of its processes is gone.
+    """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         os.killpg(0, signal.SIGKILL)
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
     mark = f"SLURM_JOB_ID={job}".encode()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it ended, or it is another user's
-            if int(entry.name) != os.getpid() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                os.kill(int(entry.name), signal.SIGKILL)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it ended, or it is another user's
+                if int(entry.name) != os.getpid() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry.name), number)
     os.kill(os.getpid(), signal.SIGKILL)
