@@ -103,7 +103,8 @@ def train(config: RunConfig) -> int:
     if weights is not None:
         weights.load_into(model)
     with folder.attempt(config, step) as attempt:
-        training = Training(config, folder, data, model, attempt.number, resumed=checkpoint is not None)
+        new_step_size = checkpoint is None and (weights is None or weights.own_step_size)
+        training = Training(config, folder, data, model, attempt.number, calibrate=new_step_size)
         print(training.opening_line())
         try:
             if not config.testing.only_test:

@@ -37,7 +37,7 @@ def measure(flags: list[str]) -> tuple[dict[str, float], float]:
     data = build_data(config)
     words = data.tokenizer
     model = build_model(config, words.vocab_size, words.separator_id, words.pad_id)
-    training = Training(config, RunFolder.for_run(config), data, model, attempt=1, resumed=False)
+    training = Training(config, RunFolder.for_run(config), data, model, attempt=1, calibrate=True)
     spent = dict.fromkeys(PARTS.values(), 0.0)
     for callback in training.trainer.callbacks:  # type: ignore[attr-defined]
         if part := PARTS.get(type(callback).__name__):

@@ -9,8 +9,10 @@ from functools import partial
 from typing import Any
 
 from .flags import FLAGS, SIZED, Flag, listing, shown
-from .goal import MEASURED, MEASURED_OF_ENERGY, Goal, is_measured
+from .goal import BETTER_WHEN_LARGER, MEASURED, MEASURED_OF_ENERGY, Goal, is_measured
 from .recipes import RECIPE_FLAGS
+
+RECORD = "the record"  # where values come from that a run of before has written down
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,17 @@ def wandb_tags_grammar(tags: tuple[str, ...]) -> str | None:
     return "W&B takes tags of at most 64 characters" if any(len(tag) > 64 for tag in tags) else None
 
 
+def strategy_grammar(name: str) -> str | None:
+    if name in ("auto", "ddp", "ddp_find_unused_parameters_true"):
+        return None
+    if name.startswith("fsdp"):
+        return (
+            "sharded training is not built yet (the step size has no dimension to shard, and clipping would see a part "
+            "of the gradient); choose ddp"
+        )
+    return "choose auto or ddp"
+
+
 GRAMMARS: dict[str, Callable[[Any], str | None]] = {
     "run_name": file_name,
     "console_log_filename": file_name,
@@ -166,6 +179,7 @@ GRAMMARS: dict[str, Callable[[Any], str | None]] = {
     "wandb_project": wandb_project_grammar,
     "wandb_tags": wandb_tags_grammar,
     "goal": goal_grammar,
+    "distributed_strategy": strategy_grammar,
     "seed": lambda seed: None if seed < 2**32 else "give a whole number from 0 to 4294967295",
     "val_check_interval": share_or_count,
     "overfit_batches": share_or_count,
@@ -285,7 +299,7 @@ def one_rhythm_of_validation(s: Settled) -> str | None:
 
 @rule("goal", "early_stop", "limit_val_batches")
 def an_early_end_has_validations(s: Settled) -> str | None:
-    if s["limit_val_batches"]:
+    if s["limit_val_batches"] != 0:
         return None
     for name in ("goal", "early_stop"):
         if s[name] and s.given(name):
@@ -295,20 +309,33 @@ def an_early_end_has_validations(s: Settled) -> str | None:
 
 @rule(
     *("model_name", "goal", "early_stop", "checkpoint_monitor_string", "mcmc_num_steps", "randomize_mcmc_num_steps"),
+    "denoising_initial_condition",
 )
-def an_early_end_is_measured(s: Settled) -> str | None:
-    steps = s["mcmc_num_steps"] + s["randomize_mcmc_num_steps"] if s["model_name"] == "ebt" else 0
+def what_is_watched_is_measured(s: Settled) -> str | None:
+    first = 0 if s["denoising_initial_condition"] == "prior" else 1
+    last = s["mcmc_num_steps"] + s["randomize_mcmc_num_steps"]
+    steps = range(first, last + 1) if s["model_name"] == "ebt" else range(0)
     goal = Goal.parse(s["goal"]).metric if s["goal"] else "valid_loss"
-    watched = s["checkpoint_monitor_string"] if s["early_stop"] else "valid_loss"
+    watched = s["checkpoint_monitor_string"]
+    if s.origin == RECORD and s.sources["checkpoint_monitor_string"] == "file" and not s["early_stop"]:
+        watched = "valid_loss"  # a run of before, which had no best checkpoint, can still be read
     for flag, metric in (("goal", goal), ("checkpoint_monitor_string", watched)):
         if not is_measured(metric, steps):
             known = listing((*MEASURED, *(MEASURED_OF_ENERGY if steps else ())))
-            use = ", which --early_stop watches" if flag != "goal" else ""
             return (
-                f"{s.called(flag)} is {shown_text(s[flag])}{use}: a validation of --model_name {s['model_name']} "
+                f"{s.called(flag)} is {shown_text(s[flag])}: a validation of --model_name {s['model_name']} "
                 f"does not measure {metric}; choose {known}."
             )
     return None
+
+
+@rule("checkpoint_monitor_string", "checkpoint_monitor_mode")
+def the_best_is_not_the_worst(s: Settled) -> str | None:
+    watched = s["checkpoint_monitor_string"]
+    if watched not in BETTER_WHEN_LARGER or s["checkpoint_monitor_mode"] == "max" or s.origin == RECORD:
+        return None
+    name = s.called("checkpoint_monitor_string")
+    return f"{name} is {shown_text(watched)}, which is better when larger: add --checkpoint_monitor_mode max."
 
 
 @rule("prefetch_factor", "num_workers", "debug_dataloader")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 MEASURED = ("valid_loss", "valid_perplexity", "valid_accuracy", "valid_top5", "valid_bits_per_byte", "valid_spread")
 MEASURED_OF_ENERGY = ("valid_thinking_gain", "valid_loss_step_1")
+BETTER_WHEN_LARGER = ("valid_accuracy", "valid_top5", "valid_thinking_gain")
 FORM = re.compile(r"\s*([a-z0-9_]+)\s*(<=|>=|<|>)\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*", re.I)
 LARGEST_TEXT = 100
 
@@ -43,11 +44,11 @@ class Goal:
         return value < other if self.sign.startswith("<") else value > other
 
 
-def is_measured(metric: str, steps: int | None = None) -> bool:
-    """Whether a validation measures it; steps: down the energy, where they are known, and 0 without an energy."""
-    number = re.fullmatch(r"valid_loss_step_([1-9][0-9]{0,5})", metric)
+def is_measured(metric: str, steps: range | None = None) -> bool:
+    """Whether a validation measures it; steps: down the energy after which it does, where they are known."""
+    number = re.fullmatch(r"valid_loss_step_(0|[1-9][0-9]{0,5})", metric)
     if metric in MEASURED:
         return True
     if number:
-        return steps is None or int(number[1]) <= steps
-    return metric == "valid_thinking_gain" and steps != 0
+        return steps is None or int(number[1]) in steps
+    return metric == "valid_thinking_gain" and (steps is None or len(steps) > 0)

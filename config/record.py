@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from .checks import RECORD
 from .flags import FLAGS, SECTIONS, shown
 from .parser import Layer, read_tree, settle
 from .settings import RunConfig
@@ -25,7 +26,7 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
     return tree
 
 
-def from_dict(tree: Mapping[str, Any], origin: str = "the record") -> RunConfig:
+def from_dict(tree: Mapping[str, Any], origin: str = RECORD) -> RunConfig:
     """The settings of a dict, nested or flat, judged like a --config file; a flag it lacks has its default.
 
     `changed` of it: what an earlier version meant by some of them, where training would be another now.

@@ -257,8 +257,10 @@ class Trainer:
     gradient_clip_val: float = flag(1.0, "largest gradient norm; 0 is no clipping", low=0)
     gpus: str = flag("auto", "auto, -1 (all), a number, a list 0,2, or none")
     cpu_processes: int = flag(1, "processes when there is no GPU", low=1, needs={"gpus": ("auto", "none")})
-    distributed_strategy: str = flag("auto", "Lightning strategy: auto, ddp, fsdp, ...")
-    val_check_interval: float = flag(625, "validate every so many batches; 1 and below: share of an epoch", above=0)
+    distributed_strategy: str = flag("auto", "Lightning strategy: auto or ddp")
+    val_check_interval: float | None = flag(
+        None, "validate every so many batches (up to 1: share of an epoch); else ten times", above=0
+    )
     check_val_every_n_epoch: int | None = flag(None, "validate every n epochs instead", low=1)
     val_sanity: int = flag(-1, "validation batches before the first step; -1 is all", low=-1)
     seed: int = flag(0, "seed of weights, order and noise", low=0)
@@ -274,7 +276,9 @@ class Checkpoint:
     """what survives"""
 
     resume_training_ckpt: str | None = flag(
-        None, "go on from a checkpoint: a path, or last for this run_name's newest", metavar="PATH|last"
+        None,
+        "go on from a checkpoint: a path, last of this run_name, or last_or_new: or begin",
+        metavar="PATH|last",
     )
     finetuning_model_ckpt: str | None = flag(
         None, "start from these weights", metavar="PATH", needs={"execution_mode": ("finetune",)}
@@ -341,7 +345,9 @@ class Debugging:
     debug_mode: bool = flag(False, "a one-minute rehearsal: 20 batches, all checks on, no W&B")
     overfit_batches: float = flag(0, "train on so many fixed batches (or share) until the loss is near zero", low=0)
     limit_train_batches: float = flag(1.0, "1: all; below: share; above: number of batches an epoch", above=0)
-    limit_val_batches: float = flag(1.0, "the same for validation; 0 is none", low=0)
+    limit_val_batches: float | None = flag(
+        None, "the same for validation; 0 is none; left out: a sample, and all at the end", low=0
+    )
     limit_test_batches: float = flag(1.0, "the same for the test; 0 is none", low=0)
     detect_anomaly: bool = flag(False, "name the module and step of the first NaN or Inf, save its batch")
     debug_unused_parameters: bool = flag(False, "list parameters that got no gradient")

@@ -126,7 +126,7 @@ def scan_rows(rows: PackedRows, tokenizer: Tokenizer, seconds: float) -> Scan:
     most = min(len(rows), MOST_SCANNED_TOKENS // rows.context_length)
     weights = np.random.default_rng(0).integers(2**63, size=rows.context_length + 1, dtype=np.uint64) * 2 + 1
     end = time.perf_counter() + seconds
-    for batch in RowLoader(rows, evaluation_batches(most, SCAN_BATCH)):
+    for batch in RowLoader(rows, evaluation_batches(range(most), SCAN_BATCH)):
         ids = batch["input_ids"].numpy()
         hashes.append((ids.astype(np.uint64) * weights).sum(axis=1, dtype=np.uint64))
         telling.append((np.diff(np.sort(ids, axis=1), axis=1) != 0).sum(axis=1) + 1 > PLAIN)

@@ -16,7 +16,9 @@ from config.settings import RunConfig
 from data.errors import DataError
 from data.rows import PackedRows, as_batch
 from data.store import TokenStore
-from data.stream import BatchStream, evaluation_batches
+from data.stream import BatchStream, evaluation_batches, spread_rows
+
+SAMPLE_TARGETS = 16_384  # of the validation split, enough to tell checkpoints of a run apart
 
 
 class RowLoader(DataLoader[Tensor]):
@@ -73,6 +75,7 @@ class DataModule(pl.LightningDataModule):
     """Rows and loaders of the three splits.
 
     tokenizer, fingerprint: of the store. rows: PackedRows of train, valid and test.
+    sample: rows of the validation split that validations during training read; the same for every batch size.
     start_batch: batches of the run that are done; the training loader begins there.
     skipped: ranges of the stream that are not trained on, because the loss diverged there.
     """
@@ -87,6 +90,7 @@ class DataModule(pl.LightningDataModule):
         self.rows = {
             name: PackedRows(split, self.context_length, store.tokenizer.pad_id) for name, split in store.splits.items()
         }
+        self.sample = self._validation_sample()
         self.start_batch = 0
         self.skipped: list[tuple[int, int]] = []
         self._check_splits()
@@ -156,13 +160,13 @@ class DataModule(pl.LightningDataModule):
 
     def val_dataloader(self) -> RowLoader:
         if not self.config.debugging.overfit_batches:
-            return self._evaluation_loader("valid")
+            return self._evaluation_loader("valid", self.validated)
         settings = self.config.data
         fixed = self.batch_stream(0, self.batches_per_epoch())
         return RowLoader(self.rows["train"], fixed, settings.num_workers, settings.prefetch_factor)
 
     def test_dataloader(self) -> RowLoader:
-        return self._evaluation_loader("test")
+        return self._evaluation_loader("test", range(len(self.rows["test"])))
 
     def state_dict(self) -> dict[str, Any]:
         """The position in the stream, and what it depends on."""
@@ -205,9 +209,23 @@ class DataModule(pl.LightningDataModule):
             "batches_per_epoch": self.batches_per_epoch(),
         }
 
-    def _evaluation_loader(self, name: str) -> RowLoader:
+    @property
+    def validated(self) -> Sequence[int]:
+        """Rows that a validation reads: the sample while the run trains."""
+        trains = self.trainer is None or self.trainer.state.fn == "fit"
+        return self.sample if trains else range(len(self.rows["valid"]))
+
+    def _validation_sample(self) -> Sequence[int]:
+        """All, where they are few, and where a person says how many batches, or what they are to reach."""
+        rows, wanted = len(self.rows["valid"]), -(-SAMPLE_TARGETS // self.context_length)
+        chosen = self.config.debugging.limit_val_batches is not None or self.config.debugging.fast_dev_run
+        if chosen or self.config.trainer.goal or rows <= 2 * wanted:
+            return range(rows)
+        return spread_rows(rows, wanted)
+
+    def _evaluation_loader(self, name: str, rows: Sequence[int]) -> RowLoader:
         settings = self.config.data
-        batches = evaluation_batches(len(self.rows[name]), self.batch_size, self.world_size, self.rank)
+        batches = evaluation_batches(rows, self.batch_size, self.world_size, self.rank)
         return RowLoader(self.rows[name], batches, settings.num_workers, settings.prefetch_factor)
 
     def _check_splits(self) -> None:
@@ -221,7 +239,7 @@ class DataModule(pl.LightningDataModule):
                     f"choose at most {max(tokens - 1, 0)} or give more data."
                 )
             self.batches_per_epoch()
-            if debugging.limit_val_batches and not debugging.overfit_batches and not len(self.rows["valid"]):
+            if debugging.limit_val_batches != 0 and not debugging.overfit_batches and not len(self.rows["valid"]):
                 raise DataError(
                     f"--validation_split_pct is {self.config.data.validation_split_pct:g}: the validation split is "
                     "empty; choose a larger share, or --limit_val_batches 0 to train without validation."

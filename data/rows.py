@@ -34,6 +34,10 @@ class PackedRows(Dataset[Tensor]):
     def __len__(self) -> int:
         return -(-self.num_targets // self.context_length)
 
+    def targets_of(self, indices: Sequence[int]) -> int:
+        """How many targets these rows have."""
+        return sum(min(self.context_length, self.num_targets - index * self.context_length) for index in indices)
+
     def __getitems__(self, indices: Sequence[int]) -> Tensor:
         """The rows of these indices, int64 [B, S+1]; one gather for the whole batch."""
         index = np.asarray(indices, dtype=np.int64)

@@ -80,11 +80,16 @@ class BatchStream(Sampler[list[int]]):
             yield order[first : first + self.batch_size].tolist()
 
 
-def evaluation_batches(num_rows: int, batch_size: int, world_size: int = 1, rank: int = 0) -> list[list[int]]:
+def evaluation_batches(rows: Sequence[int], batch_size: int, world_size: int = 1, rank: int = 0) -> list[list[int]]:
     """The batches of one rank: over all ranks every row once, and the same number of batches on each.
 
     The last batch may be smaller; a rank that has no row left for it gets a single FILL.
     """
-    count = -(-num_rows // (world_size * batch_size))
+    count = -(-len(rows) // (world_size * batch_size))
     firsts = [(part * world_size + rank) * batch_size for part in range(count)]
-    return [list(range(first, min(first + batch_size, num_rows))) or [FILL] for first in firsts]
+    return [list(rows[first : first + batch_size]) or [FILL] for first in firsts]
+
+
+def spread_rows(num_rows: int, count: int) -> list[int]:
+    """So many of the rows, from all over them."""
+    return [number * num_rows // count for number in range(count)]

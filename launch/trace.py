@@ -9,20 +9,20 @@ from typing import Any
 KINDS = {"train_loss": "step", "valid_loss": "the validation of step", "test_loss": "the test after step"}
 SAME = ("loss", "norm", "energy", "accuracy", "learning_rate", "step_size")  # in the name of what has to be the same
 
-Trace = dict[tuple[str, int], dict[str, Any]]
+Trace = dict[tuple[str, int, float], dict[str, Any]]
 
 
 def rows_by_place(rows: Iterable[dict[str, Any]]) -> tuple[Trace, str | None]:
     """What was measured, by kind of row and step; and the first that stands there twice."""
     found: Trace = {}
-    seen: Counter[tuple[str, int]] = Counter()
+    seen: Counter[tuple[str, int, float]] = Counter()
     for row in rows:
         for name, kind in KINDS.items():
             if name in row and isinstance(row.get("step"), int):
-                place = (kind, row["step"])
+                place = (kind, row["step"], row.get("valid_targets") or 0)  # a sample's, and the whole split's
                 seen[place] += 1
                 found[place] = {key: value for key, value in row.items() if any(word in key for word in SAME)}
-    twice = next((f"{kind} {step} stands there twice" for (kind, step), count in seen.items() if count > 1), None)
+    twice = next((f"{kind} {step} stands there twice" for (kind, step, _), count in seen.items() if count > 1), None)
     return found, twice
 
 
@@ -37,16 +37,17 @@ def first_difference(
     there, _ = rows_by_place(whole)
     if twice:
         return twice
-    for kind, step in sorted(here.keys() | there.keys(), key=lambda place: (place[1], place[0])):
+    for place in sorted(here.keys() | there.keys(), key=lambda place: (place[1], place[0], place[2])):
+        kind, step, _ = place
         if until is not None and step > until:
             break
-        if (kind, step) not in here:
+        if place not in here:
             if until == step and kind != KINDS["train_loss"]:
                 continue  # its validation was still to come
             return f"{kind} {step} is missing"
-        if (kind, step) not in there:
+        if place not in there:
             return f"{kind} {step} should not be there"
-        mine, theirs = here[kind, step], there[kind, step]
+        mine, theirs = here[place], there[place]
         for name in sorted(mine.keys() | theirs.keys()):
             a, b = mine.get(name), theirs.get(name)
             if a != b and not (a != a and b != b):

@@ -68,8 +68,8 @@ def of_a_killed(attempt: dict[str, Any], now: dict[str, Any]) -> str:
     """Why an attempt ended that could not say so; `now` is the job of the process that found it."""
     told = attempt.get("signal")
     before = attempt.get("restart") or 0
-    if told == "SIGUSR1":
-        return "time limit"
+    if told in ("SIGUSR1", "SIGINT"):
+        return "time limit" if told == "SIGUSR1" else "stopped by hand"
     if job_name(attempt) is not None and job_name(attempt) == job_name(now):
         if int(now.get("restart") or 0) > int(before):
             return "requeued" if told else "node failure"

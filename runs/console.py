@@ -5,11 +5,13 @@ The copy is taken where Python writes, so install it before libraries keep a ref
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,7 +45,7 @@ class CopiedStream:
         self._pending = ""
 
     def write(self, text: str) -> int:
-        count = self._stream.write(text)
+        count = self._shown(lambda: self._stream.write(text))
         *lines, pending = (self._pending + text).split("\n")
         self._pending = pending[pending.rfind("\r", 0, -1) + 1 :]  # a bar redrawn for hours must not pile up here
         try:
@@ -54,7 +56,22 @@ class CopiedStream:
             self._file.flush()
         except (OSError, ValueError):
             pass  # a full disk must not stop the run because of its copy
-        return count
+        return len(text) if count is None else count
+
+    def flush(self) -> None:
+        self._shown(self._stream.flush)
+
+    def _shown(self, show: Callable[[], Any]) -> Any:
+        """Show something; a terminal that is gone costs the sight of it, not the run."""
+        try:
+            return show()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())  # for all who write there
+            os.close(nowhere)
+            return None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

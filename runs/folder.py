@@ -41,6 +41,7 @@ PACKAGES = (
     "submitit",
 )
 
+LAST, LAST_OR_NEW = "last", "last_or_new"  # of --resume_training_ckpt
 RUN_DIR = "EBT_RUN_DIR"  # tells the other processes of a run which folder is theirs
 JOB_RUN_DIR = "EBT_JOB_RUN_DIR"  # the same, from a job script to all of them
 # JSON for lineage.json: {"parent": run id, "how": rerun, resubmit or sweep, "changes": {flag: value}}
@@ -109,16 +110,19 @@ class RunFolder:
         wanted = config.checkpoint.resume_training_ckpt
         if wanted is None:
             return None
-        if wanted == "last":
-            return cls.newest(config.logging.logs_dir, config.run.run_name)
+        if wanted in (LAST, LAST_OR_NEW):
+            return cls.newest(config.logging.logs_dir, config.run.run_name, may_begin=wanted == LAST_OR_NEW)
         if not Path(wanted).is_file():
             raise RunError(f"--resume_training_ckpt is {wanted!r}: there is no such file; give a .ckpt file, or last.")
         folder = Path(wanted).resolve().parent.parent
         return cls(folder) if (folder / "config.json").is_file() else None
 
     @classmethod
-    def newest(cls, logs_dir: str, run_name: str) -> RunFolder | None:
-        """The run of this name whose training began last, if there is one."""
+    def newest(cls, logs_dir: str, run_name: str, may_begin: bool) -> RunFolder | None:
+        """The newest run of this name that has a checkpoint; those without one that are newer are named.
+
+        may_begin: where there is none, it is no error.
+        """
         found = []
         for file in Path(logs_dir).glob("runs/[!.]*/config.json"):
             try:
@@ -127,9 +131,22 @@ class RunFolder:
                 trained = not (config["testing"]["only_test"] or config["debugging"]["fast_dev_run"])
             except (OSError, ValueError, KeyError, TypeError):
                 continue
-            if name == run_name and trained and (file.parent / "attempts.jsonl").exists():
+            if name == run_name and trained:
                 found.append((file.parent.name.rsplit("_", 2)[-2:], file.parent))
-        return cls(max(found)[1]) if found else None
+        passed: list[str] = []
+        for _, path in sorted(found, reverse=True):
+            if any((path / "checkpoints").glob("step_*.ckpt")):
+                if passed:  # not on stdout, which a job script reads the folder from
+                    print(f"passed over, without a checkpoint: {', '.join(passed)}", file=sys.stderr)
+                return cls(path)
+            passed.append(path.name)
+        if may_begin:
+            return None
+        there = f", only {', '.join(passed)} without one" if passed else ""
+        raise RunError(
+            f"--resume_training_ckpt is 'last': no run named {run_name!r} in {logs_dir}/runs has a checkpoint{there}; "
+            "leave the flag out to start a run, or give last_or_new, which goes on where it can and starts otherwise."
+        )
 
     def lock(self) -> None:
         """Hold the folder for this process; the kernel lets go when the process dies, however it dies."""

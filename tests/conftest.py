@@ -81,12 +81,15 @@ class Door:
 
     def with_fault(self, fault: str, *flags: str, status: int = 0) -> str:
         """The same after running `fault`, code that plants what a flag is there to find."""
+        return self(*flags, status=status, script=str(self.fault_script(fault)))
+
+    def fault_script(self, fault: str) -> Path:
         self.logs.mkdir(parents=True, exist_ok=True)
         script = self.logs / "with_fault.py"
         start = "import os, sys\nsys.path.insert(0, os.getcwd())\n"
         end = "\nimport train_model\nif __name__ == '__main__':\n    sys.exit(train_model.main(sys.argv[1:]))\n"
         script.write_text(start + textwrap.dedent(fault) + end)
-        return self(*flags, status=status, script=str(script))
+        return script
 
     def ebt(self, *flags: str) -> Door:
         """The same door for the energy-based model, with these flags of its own."""

@@ -7,14 +7,16 @@ It holds tensors and plain values only, so reading one never runs code.
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import random
+import shlex
 import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytorch_lightning as pl
@@ -24,6 +26,7 @@ from pytorch_lightning.plugins.io import CheckpointIO
 from config.errors import UserError
 from config.settings import Checkpoint
 from runs.files import write_atomically
+from training.recorder import Recorder
 from training.stop import StopRun
 
 KEEP_NEWEST = 2
@@ -79,11 +82,39 @@ def point(name: str, checkpoint: Path) -> None:
     os.replace(temporary, checkpoint.with_name(name))
 
 
+class Watched:
+    """A file that remembers what was wrong with it, of which torch only says that something was."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        try:
+            return self.file.write(content)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def save_watched(checkpoint: dict[str, Any], file: IO[bytes]) -> None:
+    watched = Watched(file)
+    try:
+        torch.save(checkpoint, watched)  # type: ignore[arg-type]
+    except RuntimeError:
+        if watched.error is not None:
+            raise watched.error from None
+        raise
+
+
 class AtomicCheckpointIO(CheckpointIO):
     """How Lightning writes and reads our checkpoints."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        write_atomically(Path(path), lambda file: torch.save(checkpoint, file))
+        write_atomically(Path(path), lambda file: save_watched(checkpoint, file))
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         return read_checkpoint(Path(path))
@@ -142,10 +173,11 @@ class NotSaved(StopRun):
 class Checkpoints(pl.Callback):
     """Saves every n steps, after one of the best validations, and at the end; keeps the newest and the best."""
 
-    def __init__(self, folder: Path, settings: Checkpoint, run: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Checkpoint, run: dict[str, Any], recorder: Recorder) -> None:
         self.folder = folder
         self.settings = settings
         self.run = run  # run id and settings, written into every checkpoint
+        self.recorder = recorder  # a callback that comes before this one
         self.best: list[tuple[float, int]] = []  # (value, step) of the best, best first
         self.saved_step = -1
         self.candidate: float | None = None  # measured since the last save
@@ -209,8 +241,7 @@ class Checkpoints(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.rng_before_validation = None
         if not trainer.sanity_checking:
-            results = {f"valid_{name}": value for name, value in getattr(pl_module, "results", {}).items()}
-            self.candidate = results.get(self.settings.checkpoint_monitor_string)
+            self.candidate = self.recorder.measured.get(self.settings.checkpoint_monitor_string)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # There has to be one to go back to.
@@ -264,10 +295,16 @@ class Checkpoints(pl.Callback):
 
     def explain(self, step: int, error: Exception) -> str:
         earlier = sorted(self.folder.glob("step_*.ckpt"))
-        kept = f"The last good checkpoint is {earlier[-1]}." if earlier else "There is no earlier checkpoint."
+        what = f"the checkpoint of step {step} could not be written ({str(error).splitlines()[0]})"
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            quota = ", or your quota of it," if error.errno == errno.EDQUOT else ""
+            what = f"disk full: the disk{quota} of {self.folder} has no room for the checkpoint of step {step}"
+        if not earlier:
+            return f"{what}. There is no earlier checkpoint: free some space and start again."
+        safe = earlier[-1]
         return (
-            f"the checkpoint of step {step} could not be written ({str(error).splitlines()[0]}). {kept} "
-            "Free some space and go on with --resume_training_ckpt last."
+            f"{what}. Safe is all up to step {int(safe.stem[len('step_') :])}, in {safe}: free some space and go on "
+            f"with\n  python train_model.py --resume_training_ckpt {shlex.quote(str(safe))}"
         )
 
     def prune(self) -> None:

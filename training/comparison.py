@@ -104,7 +104,7 @@ def train_twin(name: str, twin: RunConfig, folder: RunFolder, training: Training
     command = [sys.executable, str(DOOR), "--config", str(settings)]
     own = {name: value for name, value in os.environ.items() if name not in THIS_RUN}
     status = subprocess.run(command, env=own).returncode
-    other = RunFolder.newest(twin.logging.logs_dir, twin.run.run_name)
+    other = RunFolder.newest(twin.logging.logs_dir, twin.run.run_name, may_begin=True)
     if status or other is None:
         print(f"--compare_baseline: the Transformer++ ended with status {status}: no comparison", file=sys.stderr)
         return None

@@ -154,15 +154,25 @@ class DivergenceGuard(pl.Callback):
         if self.rollback:
             self.report(trainer, f"the {name} is {value}", 1 + SUSPECTS, step)
         path = save_batch(self.folder, step, self.batch, trainer.global_rank)
+        more = []
+        if not self.config.debugging.detect_anomaly:
+            more.append("--detect_anomaly names the module where it begins")
+        if any((self.folder / "checkpoints").glob("step_*.ckpt")):
+            more.append("--resume_training_ckpt last goes on from before it")
+        more.append("--divergence_guard rollback goes back by itself and leaves such batches out")
         raise Diverged(
             f"the {name} of step {step} is {value}.\n"
             f"  last finite losses:  {listed(self.losses)}\n"
             f"  last gradient norms: {listed(self.norms)}\n"
             f"  its batch:           {path}\n"
-            "  Usual remedies: a lower --peak_learning_rate, more --warm_up_steps, --gradient_clip_val 1.\n"
-            "  --detect_anomaly names the module where it begins; --resume_training_ckpt last goes on from before it;\n"
-            "  --divergence_guard rollback goes back by itself and leaves such batches out."
+            f"  Usual remedies: {', '.join(self.remedies())}.\n  " + ";\n  ".join(more) + "."
         )
+
+    def remedies(self) -> list[str]:
+        """Flags for a run that begins anew; none that is set already."""
+        rate, clip = self.config.optimizer.peak_learning_rate, self.config.trainer.gradient_clip_val
+        found = [f"--peak_learning_rate {rate / 3:.1g} (now {rate:g})", "more --warm_up_steps"]
+        return found if 0 < clip <= 1 else [*found, f"--gradient_clip_val 1 (now {clip:g})"]
 
     def report(self, trainer: pl.Trainer, what: str, suspects: int, step: int | None = None) -> None:
         """Tell of a trouble; under rollback leave `fit` to go back to before the last `suspects` batches."""
@@ -196,17 +206,14 @@ class DivergenceGuard(pl.Callback):
 
     def diagnosis(self) -> str:
         """What happened each time, and what to try."""
-        tries, trainer = self.settings.divergence_tries, self.config.trainer
-        rate, size = self.config.optimizer.peak_learning_rate, self.config.energy.mcmc_step_size
+        tries, size = self.settings.divergence_tries, self.config.energy.mcmc_step_size
         again = f"--resume_training_ckpt last --divergence_tries {2 * tries}"
-        anew = [f"--peak_learning_rate {rate / 3:.1g} (now {rate:g})", "more --warm_up_steps"]
+        anew = self.remedies()
         if "step_size" in self.events[-1]:
             if self.settings.divergence_step_size_factor == 1:
                 again += " --divergence_step_size_factor 0.5"
             if size != "auto":
                 anew.insert(0, f"--mcmc_step_size auto (now {size:g})")
-        if not 0 < trainer.gradient_clip_val <= 1:
-            anew.append(f"--gradient_clip_val 1 (now {trainer.gradient_clip_val:g})")
         troubles = [f"  step {event['step']}: {event['what']}\n{details(event)}" for event in self.events]
         return "\n".join(
             [

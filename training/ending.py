@@ -44,8 +44,8 @@ class Ending(pl.Callback):
             self.nearest, self.met_at = state["nearest"], state["met_at"]
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self.judge(trainer, {f"valid_{name}": value for name, value in self.recorder.results["valid"].items()})
+        if not trainer.sanity_checking and trainer.state.fn == "fit":  # and not the whole split's, after it
+            self.judge(trainer, self.recorder.measured)
 
     def judge(self, trainer: pl.Trainer, measured: dict[str, float]) -> None:
         step = trainer.global_step

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import signal
 import time
 from typing import Any
 
@@ -9,8 +12,9 @@ import pytorch_lightning as pl
 
 from runs import RunFolder
 from runs.files import append_row, read_rows
+from runs.folder import JOB_RUN_DIR
 from runs.notice import shortest
-from runs.signals import GOES_ON, listener
+from runs.signals import BY_HAND, GOES_ON, listener
 from training.checkpoints import Checkpoints
 from training.stop import StopRun
 
@@ -20,13 +24,17 @@ SHARE = 0.05  # of the time that checkpoints by the clock may take
 
 
 class Interrupted(StopRun):
-    """The state is saved, and the same command goes on from it."""
+    """The state is saved, and can be gone on from."""
 
-    status = GOES_ON
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, step: int, folder: RunFolder) -> None:
+        if JOB_RUN_DIR in os.environ:
+            how = ", and the job goes on from there when it is queued again."
+        else:
+            saved = str(folder.checkpoints / "last.ckpt")
+            how = f". Go on with:\n  python train_model.py --resume_training_ckpt {shlex.quote(saved)}"
+        super().__init__(f"{listener.why}; step {step} is saved{how}")
         self.cause = listener.cause
+        self.status = BY_HAND if listener.asked is signal.SIGINT else GOES_ON
 
 
 class Interruption(pl.Callback):
@@ -69,8 +77,7 @@ class Interruption(pl.Callback):
                 self.checkpoints.save(trainer)
             self.note_duration(trainer)
             if self.agreed(trainer, listener.asked is not None):
-                step = trainer.global_step
-                raise Interrupted(f"{listener.why}; step {step} is saved, and the same command goes on from there.")
+                raise Interrupted(trainer.global_step, self.folder)
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *rest: Any, **more: Any) -> None:
         # The last validation is not cut short: where all is trained, nothing would run it again.
@@ -81,10 +88,7 @@ class Interruption(pl.Callback):
         if self.checkpoints.saved_step != trainer.global_step:
             self.checkpoints.save(trainer)
         self.note_duration(trainer)
-        raise Interrupted(
-            f"{listener.why}; step {trainer.global_step} is saved, and the same command goes on from there, with its "
-            "validation."
-        )
+        raise Interrupted(trainer.global_step, self.folder)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         listener.training = False

@@ -56,8 +56,7 @@ class Progress(pl.Callback):
         words = f"{place}  {tokens / max(1e-9, seconds):,.0f} tokens/s  {clock(left)} left"
         if self.screen:
             done = round(24 * step / self.total_steps)
-            self.screen.write(f"\r\x1b[2K{'━' * done}{'─' * (24 - done)}  {words}")
-            self.screen.flush()
+            self.draw(f"\r\x1b[2K{'━' * done}{'─' * (24 - done)}  {words}")
         else:
             print(words, flush=True)
 
@@ -67,15 +66,19 @@ class Progress(pl.Callback):
         print(words, flush=True)
 
     def clear(self) -> None:
+        self.draw("\r\x1b[2K")
+
+    def draw(self, text: str) -> None:
         if self.screen:
-            self.screen.write("\r\x1b[2K")
-            self.screen.flush()
+            try:
+                self.screen.write(text)
+                self.screen.flush()
+            except OSError:  # the terminal is gone
+                self.screen = None
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.clear()
-        if self.screen:
-            self.screen.write("validating …")
-            self.screen.flush()
+        self.draw("validating …")
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.clear()

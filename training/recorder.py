@@ -61,6 +61,10 @@ class MetricsFile(Logger):
         for file in (path, path.with_name("alarms.jsonl")):
             if file == path or file.exists():
                 rows = [row for row in read_rows(file) if row.get("step", 0) <= step]
+                # What came after the last step, the whole split's validation and the test, comes again.
+                here = [row for row in rows if row.get("step") == step]
+                again = [row for row in here if "valid_loss" in row][1:] + [row for row in here if "test_loss" in row]
+                rows = [row for row in rows if not any(row is other for other in again)]
                 write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
@@ -74,7 +78,7 @@ class Recorder(pl.Callback):
         tokens_per_byte: dict[str, float],
         batches_per_epoch: int,
         total_steps: int,
-        whole_splits: dict[str, int],
+        expected_targets: Callable[[str], int | None],
         log_gradients: bool = False,
         batch_flops: dict[int, int] | None = None,
     ) -> None:
@@ -83,7 +87,7 @@ class Recorder(pl.Callback):
         self.tokens_per_byte = tokens_per_byte  # of each split's text
         self.batches_per_epoch = batches_per_epoch
         self.total_steps = total_steps
-        self.whole_splits = whole_splits  # targets of the splits that every evaluation has to read to the end
+        self.expected_targets = expected_targets  # that an evaluation of a split has to have read at its end
         self.log_gradients = log_gradients
         self.batch_flops = batch_flops or {}  # of one process, by the number of steps down the energy; 0 for none
         self.readers: list[Callable[[dict[str, Any]], None]] = []  # called with every row that is written
@@ -124,7 +128,7 @@ class Recorder(pl.Callback):
             self.clock = time.perf_counter()
             self.loader_clock = getattr(trainer.train_dataloader, "waited", 0.0)
 
-    def on_before_zero_grad(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
+    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
         if self.log_gradients and (trainer.global_step + 1) % self.log_every == 0:
             self.layer_norms = {
                 f"gradient_norm/{name}": float(parameter.grad.norm())
@@ -193,6 +197,11 @@ class Recorder(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.log_evaluation(trainer, pl_module, "valid")
 
+    @property
+    def measured(self) -> dict[str, float]:
+        """What the last validation found, under the names of its row."""
+        return {f"valid_{name}": value for name, value in self.results.get("valid", {}).items()}
+
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.log_evaluation(trainer, pl_module, "test")
 
@@ -200,14 +209,15 @@ class Recorder(pl.Callback):
         """Write and print what an evaluation found."""
         assert isinstance(pl_module, LanguageModel)
         result = dict(pl_module.results)
-        whole = self.whole_splits.get(split)
-        assert whole is None or result["targets"] == whole, f"{split}: {result['targets']} targets were read of {whole}"
+        all_of = self.expected_targets(split)
+        assert all_of is None or result["targets"] == all_of, f"{split}: {result['targets']} targets read of {all_of}"
         result["bits_per_byte"] = result["loss"] * self.tokens_per_byte[split] / math.log(2)
         self.results[split] = result
         self.write(trainer, trainer.global_step, {f"{split}_{name}": value for name, value in result.items()})
         if trainer.is_global_zero:
             print(
                 f"step {trainer.global_step:>6}  {split} loss {result['loss']:.4f} nats, "
-                f"{result['bits_per_byte']:.4f} bits per byte, accuracy {result['accuracy']:.1%}"
+                f"{result['bits_per_byte']:.4f} bits per byte, accuracy {result['accuracy']:.1%}, "
+                f"of {result['targets']:,.0f} tokens"
             )
         self.clock = 0.0

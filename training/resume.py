@@ -12,11 +12,11 @@ from typing import Any
 from torch import nn
 
 from config import RunConfig, SettingsError
-from config.flags import FLAGS
+from config.flags import FLAGS, SIZED
 from config.record import changed_problems, from_dict
 from runs import RunFolder, is_first_process
 from runs.files import read_rows, write_text
-from runs.folder import slurm_job
+from runs.folder import LAST, LAST_OR_NEW, slurm_job
 from training.checkpoints import CheckpointError, newest_checkpoint, read_checkpoint
 from training.recorder import MetricsFile
 
@@ -29,16 +29,20 @@ FREE_FLAGS = (
     *("compile_model", "is_random_seed"),
 )
 MODEL = ("architecture", "energy", "recipe", "modality", "model_name", "model_size", "tokenizer")
-RESUMED = (*MODEL, "run", "data", "optimizer", "trainer", "checkpoint", "logging")
+SHAPE = ("modality", "model_name", "model_size", "tokenizer", "energy_form", "energy_blocks", *SIZED)
+LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches", "run_testing_after_training")
+RESUMED = (*MODEL, *LIMITS, "run", "data", "optimizer", "trainer", "checkpoint", "logging")
 TESTED = (*MODEL, "data")
 TUNED = MODEL
 RANDOM_SEED = "EBT_RANDOM_SEED"
+AGAIN = "leave --resume_training_ckpt out to start a run anew"
 
 
 def adopt(config: RunConfig, stored: dict[str, Any], flag: str, groups: tuple[str, ...], fixed: bool) -> RunConfig:
     """The settings as typed, with the rest of these groups as the checkpoint's run had them.
 
-    groups: groups or single flags to take over. fixed: typed settings that would make it another run are errors.
+    groups: groups or single flags to take over. fixed: typed settings that would make it another run are errors; else
+    only those that make weights of another shape.
     """
     before = from_dict(stored)
     typed_flags = {name for name, source in config.sources.items() if source in ("command line", "file")}
@@ -49,7 +53,8 @@ def adopt(config: RunConfig, stored: dict[str, Any], flag: str, groups: tuple[st
         group = FLAGS[name].group
         value, old = getattr(getattr(config, group), name), getattr(getattr(before, group), name)
         typed = source in ("command line", "file") or source.startswith("--")
-        if typed and fixed and value != old and group not in FREE_GROUPS and name not in FREE_FLAGS:
+        bound = group not in FREE_GROUPS and name not in FREE_FLAGS if fixed else name in SHAPE
+        if typed and bound and value != old:
             problems.append(f"--{name} is {value!r}: the run of {flag} has {old!r}; leave it out, or start a new run.")
         if not typed and (group in groups or name in groups):
             changes.setdefault(group, {})[name] = old
@@ -62,20 +67,19 @@ def take_up(config: RunConfig, folder: RunFolder) -> tuple[RunConfig, Path | Non
     """Settings, checkpoint and step to go on from; a fresh start where there is nothing to go on from yet."""
     wanted = config.checkpoint.resume_training_ckpt
     queued_again = wanted is None or int(slurm_job().get("restart", 0)) > 0
-    if queued_again and any(folder.checkpoints.glob("step_*.ckpt")):
-        wanted = "last"
-    if wanted is None:
+    saved = any(folder.checkpoints.glob("step_*.ckpt"))
+    if queued_again and saved:
+        wanted = LAST
+    if wanted is None or (not saved and wanted in (LAST, LAST_OR_NEW)):
         if is_first_process() and folder.metrics.exists():  # it was killed before its first checkpoint
             MetricsFile.cut(folder.metrics, -1)
+        if wanted is not None:
+            print(f"no checkpoint of a run named {config.run.run_name!r} yet: starting from step 0.")
         return draw_seed(config), None, 0
-    if wanted == "last":
+    if wanted in (LAST, LAST_OR_NEW):
         found = newest_checkpoint(folder.checkpoints)
         if found is None:
-            if is_first_process():
-                MetricsFile.cut(folder.metrics, -1)
-                print(f"no checkpoint of a run named {config.run.run_name!r} yet: starting from step 0.")
-            stored = json.loads((folder.path / "config.json").read_bytes())
-            return draw_seed(adopt(config, stored, "--resume_training_ckpt", RESUMED, fixed=False)), None, 0
+            raise CheckpointError(f"no checkpoint of run {folder.run_id} can be read: {AGAIN}.")
         path, checkpoint = found
     else:
         path, checkpoint = Path(wanted), read_checkpoint(Path(wanted))
@@ -121,13 +125,16 @@ def draw_seed(config: RunConfig) -> RunConfig:
 class Weights:
     """Weights of a checkpoint, to start from or to test."""
 
-    def __init__(self, flag: str, weights: dict[str, Any]) -> None:
+    def __init__(self, flag: str, weights: dict[str, Any], own_step_size: bool = False) -> None:
         self.flag = flag
         self.weights = weights
+        self.own_step_size = own_step_size  # typed, where otherwise that of the checkpoint stays
 
     def load_into(self, model: nn.Module) -> None:
         """Put the weights in, or say in one sentence why they do not fit."""
         own = model.state_dict()
+        if self.own_step_size and "step_size" in own:
+            self.weights["step_size"] = own["step_size"]
         for name in sorted(own.keys() | self.weights.keys()):
             here, there = own.get(name), self.weights.get(name)
             if here is None or there is None or here.shape != there.shape:
@@ -151,7 +158,8 @@ def initial_weights(config: RunConfig) -> tuple[RunConfig, Weights | None]:
     config = adopt(
         config, checkpoint["run"]["config"], f"--{flag}", TESTED if config.testing.only_test else TUNED, fixed=False
     )
-    return config, Weights(flag, checkpoint["state_dict"])
+    typed = config.sources["mcmc_step_size"] in ("command line", "file")
+    return config, Weights(flag, checkpoint["state_dict"], own_step_size=typed)
 
 
 def weights_path(config: RunConfig, flag: str, wanted: str) -> Path:

@@ -34,10 +34,9 @@ def is_rehearsal(config: RunConfig) -> bool:
 
 
 def worth_showing(config: RunConfig, training: Training) -> bool:
-    """Whether a model was really trained, and is whole in this process."""
-    whole = config.trainer.distributed_strategy.startswith(("auto", "ddp"))
+    """Whether a model was really trained."""
     trained = not is_rehearsal(config) and not config.testing.only_test
-    return trained and whole and training.trainer.global_step >= FEWEST_STEPS
+    return trained and training.trainer.global_step >= FEWEST_STEPS
 
 
 def show_model(config: RunConfig, folder: RunFolder, data: DataModule, model: LanguageModel, step: int) -> None:

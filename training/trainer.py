@@ -44,6 +44,7 @@ from training.usage import Usage
 from training.wandb_run import Histograms, wandb_run
 
 CALIBRATION_ROWS = 8
+VALIDATIONS = 10  # of a run, where nobody says how often
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
@@ -146,18 +147,20 @@ def profiler(config: RunConfig, folder: Path) -> Profiler | None:
     )
 
 
-def limit(value: float) -> int | float | None:
+def limit(value: float | None) -> int | float | None:
     """Lightning's form of a limit: None is all, below 1 a share, above a number of batches."""
-    if value == 1:
+    if value is None or value == 1:
         return None
     return int(value) if value > 1 or value == 0 else float(value)
 
 
-def validation_interval(config: RunConfig, batches_per_epoch: int) -> int:
+def validation_interval(config: RunConfig, batches_per_epoch: int, total_batches: int) -> int:
     """Batches between validations, counted over the whole run."""
     settings = config.trainer
     if settings.check_val_every_n_epoch is not None:
         return settings.check_val_every_n_epoch * batches_per_epoch
+    if settings.val_check_interval is None:
+        return max(1, round(total_batches / VALIDATIONS))
     if settings.val_check_interval > 1:
         return int(settings.val_check_interval)
     return max(1, round(settings.val_check_interval * batches_per_epoch))
@@ -189,8 +192,15 @@ class Training:
     """One run's Trainer and what it measures: `fit`, then read `recorder`."""
 
     def __init__(
-        self, config: RunConfig, folder: RunFolder, data: DataModule, model: LanguageModel, attempt: int, resumed: bool
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        data: DataModule,
+        model: LanguageModel,
+        attempt: int,
+        calibrate: bool,
     ) -> None:
+        """calibrate: fit the step size to the data, as no checkpoint brings one."""
         check_replay(config, data.tokenizer.vocab_size)
         self.config, self.folder, self.data, self.model = config, folder, data, model
         debugging = config.debugging
@@ -225,8 +235,9 @@ class Training:
             self.trainer.loggers = [*self.trainer.loggers, self.page]
         data.trainer = self.trainer  # from here on the data counts in batches of all processes
         per_epoch = 1 if config.testing.only_test else data.batches_per_epoch()
-        self.total_steps = 0 if config.testing.only_test else -(-data.total_batches() // accumulate)
-        self.trainer.val_check_interval = validation_interval(config, per_epoch)
+        total_batches = 0 if config.testing.only_test else data.total_batches()
+        self.total_steps = -(-total_batches // accumulate)
+        self.trainer.val_check_interval = validation_interval(config, per_epoch, total_batches)
         self.costs = {} if config.testing.only_test else costs_of(model, config)
         self.recorder = Recorder(
             config.logging.log_every_n_steps,
@@ -234,14 +245,14 @@ class Training:
             {split: rows.num_targets / max(1, rows.num_bytes) for split, rows in data.rows.items()},
             per_epoch,
             self.total_steps,
-            self.whole_splits(),
+            self.expected_targets,
             config.logging.log_gradients,
             {steps: cost.flops for steps, cost in self.costs.items()},
         )
         self.trainer.callbacks += self.callbacks(folder)  # type: ignore[attr-defined]
         if not config.testing.only_test:
             model.check()
-            if not resumed:
+            if calibrate:
                 self.calibrate()
         rows_per_step = config.trainer.batch_size_per_device * self.trainer.world_size * accumulate
         model.optimizers_of = partial(
@@ -254,17 +265,17 @@ class Training:
         if config.trainer.compile_model:
             model.compile_blocks()
 
-    def whole_splits(self) -> dict[str, int]:
-        """Targets of the splits that no flag cuts short."""
-        debugging, trainer = self.config.debugging, self.config.trainer
+    def expected_targets(self, split: str) -> int | None:
+        """Of an evaluation that no flag cuts short; None of another."""
+        debugging, rows = self.config.debugging, self.data.rows[split]
         if debugging.fast_dev_run:
-            return {}
-        whole = []
-        if debugging.limit_val_batches == 1 and not debugging.overfit_batches and trainer.val_sanity in (-1, 0):
-            whole.append("valid")
-        if debugging.limit_test_batches == 1:
-            whole.append("test")
-        return {split: self.data.rows[split].num_targets for split in whole}
+            return None
+        if split == "test":
+            return rows.num_targets if debugging.limit_test_batches == 1 else None
+        cut = debugging.limit_val_batches not in (None, 1) or debugging.overfit_batches
+        if cut or self.config.trainer.val_sanity not in (-1, 0):
+            return None
+        return rows.targets_of(self.data.validated)
 
     def callbacks(self, folder: RunFolder) -> list[pl.Callback]:
         debugging = self.config.debugging
@@ -287,7 +298,7 @@ class Training:
             chosen.append(GarbageCollection(debugging.manual_gc_collect_every_n_steps))
         if not debugging.fast_dev_run:
             run = {"run_id": folder.run_id, "config": to_dict(self.config)}
-            checkpoints = Checkpoints(folder.checkpoints, self.config.checkpoint, run)
+            checkpoints = Checkpoints(folder.checkpoints, self.config.checkpoint, run, self.recorder)
             attempt = self.recorder.attempt
             chosen += [*rehearsal(folder.path, attempt), checkpoints, Interruption(checkpoints, folder, attempt)]
         heartbeat = Heartbeat(folder.path / "heartbeat.json", self.recorder, self.total_steps)
@@ -329,6 +340,8 @@ class Training:
         while True:
             try:
                 self.trainer.fit(self.model, datamodule=self.data, ckpt_path=checkpoint, weights_only=True)
+                if len(self.data.sample) < len(self.data.rows["valid"]):
+                    self.trainer.validate(self.model, datamodule=self.data, verbose=False)
                 return
             except SystemExit as end:
                 if end.code == GOES_ON:

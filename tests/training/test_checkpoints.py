@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from config import parse_command_line
 from tests.conftest import Door
-from training.checkpoints import CheckpointError, read_checkpoint
+from training.checkpoints import CheckpointError, Checkpoints, read_checkpoint, save_watched
 
 
 class Payload:
@@ -56,11 +58,27 @@ FULL_DISK = """
 def test_a_full_disk_keeps_the_last_good_checkpoint(door: Door) -> None:
     output = door.with_fault(FULL_DISK, "--checkpoint_every_n_steps", "2", "--limit_val_batches", "0", status=1)
     assert "the run stopped: the checkpoint of step 4 could not be written" in output
-    assert "Free some space and go on with --resume_training_ckpt last." in output
     good = door.run_folder / "checkpoints" / "step_00000002.ckpt"
-    assert f"The last good checkpoint is {good}." in output and "Traceback" not in output
+    assert f"Safe is all up to step 2, in {good}: free some space and go on with\n" in output
+    assert f"  python train_model.py --resume_training_ckpt {good}\n" in output and "Traceback" not in output
     assert read_checkpoint(good)["global_step"] == 2
     assert "going on from step 2" in door("--resume_training_ckpt", "last")
+
+
+def test_a_full_disk_is_called_so(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, parse_command_line([]).checkpoint, {}, None)  # type: ignore[arg-type]
+    with open("/dev/full", "wb", buffering=0) as file, pytest.raises(OSError) as caught:
+        save_watched({"weights": torch.zeros(100_000)}, file)
+    (tmp_path / "step_00000002.ckpt").touch()
+    words = checkpoints.explain(4, caught.value)
+    assert words.startswith(f"disk full: the disk of {tmp_path} has no room for the checkpoint of step 4. Safe is all")
+    quota = checkpoints.explain(4, OSError(errno.EDQUOT, "Disk quota exceeded"))
+    assert quota.startswith(f"disk full: the disk, or your quota of it, of {tmp_path} has no room")
+
+
+def test_every_measured_metric_can_choose_the_best(door: Door) -> None:
+    door("--max_steps", "2", "--checkpoint_monitor_string", "valid_bits_per_byte")
+    assert (door.run_folder / "checkpoints" / "best.ckpt").resolve().name == "step_00000002.ckpt"
 
 
 def test_newest_and_best_are_kept(door: Door) -> None:

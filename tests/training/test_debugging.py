@@ -197,7 +197,7 @@ def test_ctrl_c_says_how_to_go_on(door: Door) -> None:
     training.progress.Progress.on_train_batch_end = press
     """
     output = door.with_fault(interrupt, "--checkpoint_every_n_steps", "2", status=130)
-    assert "stopped by hand; go on with --resume_training_ckpt last" in output and "Traceback" not in output
+    assert "it was stopped by hand (Ctrl-C); step 4 is saved. Go on with:\n" in output and "Traceback" not in output
     assert read_rows(door.run_folder / "attempts.jsonl")[-1]["cause"] == "stopped by hand"
     assert "going on from step 2" in door("--resume_training_ckpt", "last")
 

@@ -200,7 +200,8 @@ def test_nothing_to_go_back_to_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("every", [1, 7, 50, 60])
 def test_a_checkpoint_from_before_a_long_trouble_is_kept(tmp_path: Path, every: int) -> None:
-    checkpoints = Checkpoints(tmp_path, parse_command_line(["--divergence_guard", "rollback"]).checkpoint, {})
+    settings = parse_command_line(["--divergence_guard", "rollback"]).checkpoint
+    checkpoints = Checkpoints(tmp_path, settings, {}, Any)  # type: ignore[arg-type]
     for step in range(0, 400, every):
         checkpoints.path(step).touch()
         checkpoints.prune()

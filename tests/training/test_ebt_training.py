@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from runs.files import read_rows
 from tests.conftest import Door
@@ -133,8 +134,23 @@ def test_a_checkpoint_with_another_vocabulary(door: Door) -> None:
     door.ebt()()
     checkpoint = str(door.run_folder / "checkpoints" / "last.ckpt")
     flags = ("--execution_mode", "finetune", "--finetuning_model_ckpt", checkpoint, "--tokenizer", "bpe:300")
-    output = door.ebt()(*flags, status=2)
-    assert "use the same --tokenizer, --model_size and architecture flags." in output
+    output = door.ebt()(*flags, "--model_size", "tiny", status=2)
+    for name, value, old in (("tokenizer", "bpe:300", "byte"), ("model_size", "tiny", "4xs")):
+        words = f"--{name} is '{value}': the run of --finetuning_model_ckpt has '{old}'; leave it out, or start a new"
+        assert words in output
+
+
+def test_finetuning_keeps_the_learned_step_size_unless_one_is_given(door: Door) -> None:
+    door.ebt("--recipe", "laptop")("--mcmc_step_size_lr_multiplier", "1000")
+    checkpoint = door.run_folder / "checkpoints" / "last.ckpt"
+    learned = float(torch.load(checkpoint, weights_only=True)["state_dict"]["step_size"])
+    tuned = Door(door.corpus, door.logs / "tuned").ebt()
+    flags = ("--execution_mode", "finetune", "--finetuning_model_ckpt", str(checkpoint), "--peak_learning_rate", "1e-9")
+    assert "--mcmc_step_size auto" not in tuned(*flags)
+    assert rows_of(tuned, "step_size")[0]["step_size"] == pytest.approx(learned, rel=1e-3)
+    given = Door(door.corpus, door.logs / "given").ebt()
+    given(*flags, "--recipe", "laptop", "--mcmc_step_size", "0.25")
+    assert rows_of(given, "step_size")[0]["step_size"] == pytest.approx(0.25, rel=1e-3)
 
 
 def test_a_replay_buffer_larger_than_memory(door: Door) -> None:

@@ -45,6 +45,11 @@ def test_goals_that_cannot_be_met_are_refused() -> None:
         f"--goal is 'loss<1': loss is not measured by a validation; choose {known}, valid_spread, {energy}, "
         "valid_loss_step_1."
     ]
+    assert problems("--distributed_strategy", "fsdp") == [
+        "--distributed_strategy is 'fsdp': sharded training is not built yet (the step size has no dimension to shard, "
+        "and clipping would see a part of the gradient); choose ddp."
+    ]
+    assert problems("--distributed_strategy", "dpp") == ["--distributed_strategy is 'dpp': choose auto or ddp."]
     assert problems("--goal", "valid_loss=1") == [
         "--goal is 'valid_loss=1': write a metric, one of < <= > >= and a number, in quotes: 'valid_loss<1.4'."
     ]
@@ -53,10 +58,16 @@ def test_goals_that_cannot_be_met_are_refused() -> None:
         f"choose {known}, valid_spread, {energy} or valid_loss_step_1."
     ]
     baseline = ("--model_name", "baseline_transformer")
-    assert problems(*baseline, "--early_stop", "2", "--checkpoint_monitor_string", energy) == [
-        f"--checkpoint_monitor_string is '{energy}', which --early_stop watches: a validation of --model_name "
-        f"baseline_transformer does not measure {energy}; choose {known} or valid_spread."
+    assert problems(*baseline, "--checkpoint_monitor_string", "valid_los") == [
+        "--checkpoint_monitor_string is 'valid_los': a validation of --model_name baseline_transformer does not "
+        f"measure valid_los; choose {known} or valid_spread."
     ]
+    assert problems("--checkpoint_monitor_string", "valid_accuracy") == [
+        "--checkpoint_monitor_string is 'valid_accuracy', which is better when larger: add "
+        "--checkpoint_monitor_mode max."
+    ]
+    assert parse_command_line(["--goal", "valid_loss_step_0<2"]).trainer.goal, "its walk starts from a prediction"
+    assert problems("--recipe", "laptop", "--goal", "valid_loss_step_0<2")
     assert problems("--early_stop", "2", "--limit_val_batches", "0") == [
         "--early_stop has no effect with --limit_val_batches 0: remove one of them."
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -15,9 +16,9 @@ import torch
 from runs.files import read_rows
 from tests.conftest import ROOT, Door
 
-FLAGS = (
+FLAGS = (  # 60 steps cross two epochs of 25 batches
     *("--max_steps", "60", "--log_every_n_steps", "3", "--val_check_interval", "20", "--checkpoint_every_n_steps", "7"),
-    *("--limit_train_batches", "25", "--resume_training_ckpt", "last"),  # 60 steps cross two epochs of 25 batches
+    *("--limit_train_batches", "25", "--resume_training_ckpt", "last_or_new"),
 )
 TIMED = ("seconds", "time", "tokens_per_second", "loader_wait_share", "attempt")
 
@@ -91,7 +92,7 @@ def test_five_pieces_equal_one(corpus: Path, tmp_path: Path, model: str) -> None
         whole, pieces = whole.ebt(*ENERGIES[model]), pieces.ebt(*ENERGIES[model])
     whole(*FLAGS)
     # Each kill is well past the one before, so that the rows of an earlier attempt do not trigger it.
-    before, after, late = random.randrange(6, 15, 3), random.randrange(33, 40, 3), random.randrange(51, 58, 3)
+    before, after, late = random.randrange(9, 15, 3), random.randrange(33, 40, 3), random.randrange(51, 58, 3)
     print("killed at", before, after, late)
 
     kill_at(pieces, before, "--num_workers", "1")
@@ -131,8 +132,24 @@ def test_a_resume_cannot_become_another_run(door: Door) -> None:
     assert "--seed is 3: the run of --resume_training_ckpt has 0; leave it out, or start a new run." in output
 
 
-def test_last_without_a_run_starts_one(door: Door) -> None:
-    assert "no checkpoint of a run named 'default' yet: starting from step 0." in door("--resume_training_ckpt", "last")
+def test_last_needs_a_checkpoint_and_passes_over_runs_without_one(door: Door) -> None:
+    output = door("--resume_training_ckpt", "last", status=2)
+    assert output == (
+        f"--resume_training_ckpt is 'last': no run named 'default' in {door.logs}/runs has a checkpoint; leave the "
+        "flag out to start a run, or give last_or_new, which goes on where it can and starts otherwise.\n"
+    )
+    output = door("--resume_training_ckpt", "last_or_new", "--max_steps", "2")
+    assert "no checkpoint of a run named 'default' yet: starting from step 0." in output
+    first = door.run_folder
+    later = first.with_name("default_29991231-235959_abcdef")
+    shutil.copytree(first, later)
+    for file in (later / "checkpoints").iterdir():
+        file.unlink()
+    output = door("--resume_training_ckpt", "last", "--max_steps", "3")
+    assert f"passed over, without a checkpoint: {later.name}\n" in output and f"going on from step 2 ({first}" in output
+    shutil.rmtree(first)
+    output = door("--resume_training_ckpt", "last", status=2)
+    assert f"has a checkpoint, only {later.name} without one; leave the flag out" in output
 
 
 def test_missing_checkpoint(door: Door) -> None:

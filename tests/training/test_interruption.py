@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import select
 import signal
+import subprocess
+import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +21,7 @@ from launch.trace import first_difference
 from runs import RunFolder
 from runs.files import append_row, read_rows
 from runs.signals import GOES_ON, Listener
-from tests.conftest import Door
+from tests.conftest import ROOT, Door
 from tests.slurm.jobs import attempts, losses
 from tests.training.test_exact_resume import trace
 from training.interruption import Interruption
@@ -98,6 +103,82 @@ def as_job(door: Door, monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
     monkeypatch.setenv("EBT_JOB_RUN_DIR", str(prepare(door.command(*flags)[2:])))
 
 
+PRESSED = """
+    import signal
+    from training.recorder import Recorder
+    end = Recorder.on_train_batch_end
+    def pressed(self, trainer, *rest):
+        end(self, trainer, *rest)
+        for _ in range(TIMES * (trainer.global_step == 4)):
+            os.kill(os.getpid(), signal.SIGINT)
+    Recorder.on_train_batch_end = pressed
+"""
+
+
+def test_ctrl_c_saves_and_names_the_command_that_goes_on(pieces: Door, corpus: Path, tmp_path: Path) -> None:
+    flags = ("--limit_train_batches", "5", "--val_check_interval", "3")
+    whole = Door(corpus, tmp_path / "whole")
+    whole(*flags)
+    output = pieces.with_fault(PRESSED.replace("TIMES", "1"), *flags, status=130)
+    assert "Ctrl-C: the state is saved before the next batch; once more ends the run at once\n" in output
+    last = pieces.run_folder / "checkpoints" / "last.ckpt"
+    words = "the run stopped: it was stopped by hand (Ctrl-C); step 4 is saved. Go on with:\n"
+    command = f"python train_model.py --resume_training_ckpt {last}"
+    assert f"{words}  {command}\n" in output and "Traceback" not in output
+    assert attempts(pieces.run_folder)[-1]["cause"] == "stopped by hand"
+    done = subprocess.run([sys.executable, *command.split()[1:]], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "going on from step 4" in done.stdout, done.stdout + done.stderr
+    assert first_difference(metrics(pieces.run_folder), metrics(whole.run_folder)) is None
+
+
+def test_a_second_ctrl_c_ends_at_once(door: Door) -> None:
+    output = door.with_fault(PRESSED.replace("TIMES", "2"), status=130)
+    assert "is saved. Go on" not in output and "Traceback" not in output
+    assert not list((door.run_folder / "checkpoints").iterdir())
+    assert attempts(door.run_folder)[-1]["cause"] == "stopped by hand"
+
+
+SLOW = """
+    import time
+    from training.recorder import Recorder
+    start = Recorder.on_train_batch_start
+    def slow(self, trainer, *rest):
+        start(self, trainer, *rest)
+        if trainer.global_step == 2:
+            open(READY, "w").close()
+            time.sleep(3)
+    Recorder.on_train_batch_start = slow
+"""
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_closed_terminal(door: Door, tmp_path: Path, deaf: bool) -> None:
+    """A lost connection saves the state; under nohup it changes nothing. All that is written then goes nowhere."""
+    ready = tmp_path / "ready"
+    script = door.fault_script(SLOW.replace("READY", repr(str(ready))))
+    master, terminal = os.openpty()
+
+    def begin() -> None:
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+        if deaf:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    command = door.command(script=str(script))
+    process = subprocess.Popen(command, cwd=ROOT, preexec_fn=begin, stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    while not ready.exists():
+        assert process.poll() is None
+        if select.select([master], [], [], 0.05)[0]:
+            os.read(master, 65536)
+    os.close(master)
+    status = process.wait(timeout=120)
+    (row,) = attempts(door.run_folder)
+    assert (status, row["cause"]) == ((0, "finished") if deaf else (GOES_ON, "interrupted: SIGHUP"))
+    copy = (door.run_folder / "console.log").read_text()
+    assert ("its terminal is gone (SIGHUP); step 2 is saved. Go on with:" in copy) is not deaf
+
+
 def test_a_run_in_pieces_is_the_whole_run(
     pieces: Door, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,12 +192,12 @@ def test_a_run_in_pieces_is_the_whole_run(
     pieces.with_fault(BEFORE_TRAINING, *flags, status=GOES_ON)
     assert not (pieces.run_folder / "attempts.jsonl").exists(), "it did not get as far as an attempt"
     output = pieces.with_fault(AT_BATCH_5, *flags, status=GOES_ON)
-    sentence = "the run stopped: the time limit is near (SIGUSR1); step 3 is saved, and the same command goes on from"
+    sentence = "the run stopped: the time limit is near (SIGUSR1); step 3 is saved, and the job goes on from there when"
     assert sentence in output and "Traceback" not in output
     output = pieces.with_fault(WHILE_SAVING, *flags, "--checkpoint_every_n_steps", "4", status=GOES_ON)
     assert "going on from step 3" in output and "step 4 is saved" in output
     output = pieces.with_fault(IN_VALIDATION, *flags, status=GOES_ON)
-    assert "step 5 is saved, and the same command goes on from there, with its validation." in output
+    assert "step 5 is saved, and the job goes on from there when it is queued again." in output
     assert validations(pieces.run_folder) == [0], "it did not wait for its end"
     output = pieces.with_fault(AFTER_TRAINING, *flags, status=GOES_ON)
     assert "going on from step 5" in output and validations(pieces.run_folder) == [0, 5, 6]

@@ -11,6 +11,7 @@ import pytest
 from runs.files import read_rows
 from tests.conftest import Door
 from tests.training.test_debugging import UNUSED_LAYER
+from training.checkpoints import read_checkpoint
 
 
 def losses(door: Door, *flags: str) -> list[float]:
@@ -107,3 +108,29 @@ def test_validation_by_epoch(door: Door) -> None:
     door("--limit_train_batches", "2", "--check_val_every_n_epoch", "2")
     steps = [row["step"] for row in read_rows(door.run_folder / "metrics.jsonl") if "valid_loss" in row]
     assert steps == [0, 4, 6]
+
+
+SMALL_SAMPLE = "import data.module\ndata.module.SAMPLE_TARGETS = 512\n"
+
+
+def test_training_validates_a_sample_and_its_end_the_whole_split(door: Door) -> None:
+    door = door.without("--limit_val_batches")
+    flags = ("--max_steps", "20")
+    output = door.with_fault(SMALL_SAMPLE, *flags)
+
+    def validations() -> list[tuple[int, float]]:
+        rows = read_rows(door.run_folder / "metrics.jsonl")
+        return [(row["step"], row["valid_targets"]) for row in rows if "valid_loss" in row]
+
+    *sampled, whole = validations()
+    assert sampled == [(step, 512) for step in range(0, 21, 2)]
+    assert whole[0] == 20 and whole[1] > 2 * 512 and f"of {whole[1]:,.0f} tokens\n" in output
+    best = read_checkpoint(door.run_folder / "checkpoints" / "best.ckpt")["global_step"]
+    rows = [row for row in read_rows(door.run_folder / "metrics.jsonl") if row.get("valid_targets") == 512]
+    assert min(rows[1:], key=lambda row: row["valid_loss"])["step"] == best
+    door.with_fault(SMALL_SAMPLE, *flags, "--resume_training_ckpt", "last")
+    assert validations() == [*sampled, whole], "what came after the last step is not told twice"
+    judged = Door(door.corpus, door.logs / "judged").without("--limit_val_batches")
+    judged.with_fault(SMALL_SAMPLE, "--goal", "valid_loss<9")
+    (first, *_) = [row for row in read_rows(judged.run_folder / "metrics.jsonl") if "valid_loss" in row]
+    assert first["valid_targets"] == whole[1], "a goal is met by the whole split"
