@@ -266,7 +266,7 @@ def test_the_table_of_bare_settings_needs_no_sources() -> None:
 
 
 def test_a_record_that_watched_what_nothing_measures_can_be_read() -> None:
-    record = to_dict(RunConfig())
+    record = to_dict(parse_command_line([]))
     record["checkpoint"]["checkpoint_monitor_string"] = "valid_los"
     assert from_dict(record).checkpoint.checkpoint_monitor_string == "valid_los"
     with pytest.raises(SettingsError, match=r"does not measure valid_los; choose valid_loss, "):
