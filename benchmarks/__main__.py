@@ -22,6 +22,7 @@ PARTS = (
     "loader",
     "logging",
     "model",
+    "load",
     "energy",
     "inference",
     "thinking",

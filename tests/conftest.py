@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TINY = (
     *("--model_name", "baseline_transformer", "--no_wandb"),
     *("--model_size", "4xs", "--context_length", "32", "--batch_size_per_device", "4"),
-    *("--max_steps", "6", "--warm_up_steps", "2", "--limit_val_batches", "2", "--log_every_n_steps", "1"),
+    *("--max_steps", "6", "--warm_up_steps", "2", "--log_every_n_steps", "1"),
+    *("--limit_val_batches", "2", "--val_check_interval", "1000"),
 )
 
 

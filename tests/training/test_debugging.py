@@ -199,7 +199,7 @@ def test_ctrl_c_says_how_to_go_on(door: Door) -> None:
     output = door.with_fault(interrupt, "--checkpoint_every_n_steps", "2", status=130)
     assert "it was stopped by hand (Ctrl-C); step 4 is saved. Go on with:\n" in output and "Traceback" not in output
     assert read_rows(door.run_folder / "attempts.jsonl")[-1]["cause"] == "stopped by hand"
-    assert "going on from step 2" in door("--resume_training_ckpt", "last")
+    assert "going on from step 4" in door("--resume_training_ckpt", "last")
 
 
 def test_a_run_that_never_began_is_not_resumed(door: Door) -> None:

@@ -105,7 +105,7 @@ def test_epochs_end_a_run(door: Door) -> None:
 
 
 def test_validation_by_epoch(door: Door) -> None:
-    door("--limit_train_batches", "2", "--check_val_every_n_epoch", "2")
+    door.without("--val_check_interval")("--limit_train_batches", "2", "--check_val_every_n_epoch", "2")
     steps = [row["step"] for row in read_rows(door.run_folder / "metrics.jsonl") if "valid_loss" in row]
     assert steps == [0, 4, 6]
 
@@ -114,7 +114,7 @@ SMALL_SAMPLE = "import data.module\ndata.module.SAMPLE_TARGETS = 512\n"
 
 
 def test_training_validates_a_sample_and_its_end_the_whole_split(door: Door) -> None:
-    door = door.without("--limit_val_batches")
+    door = door.without("--limit_val_batches", "--val_check_interval")
     flags = ("--max_steps", "20")
     output = door.with_fault(SMALL_SAMPLE, *flags)
 
