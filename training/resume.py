@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from config import RunConfig, SettingsError
-from config.flags import FLAGS, SIZED
+from config.flags import FLAGS
 from config.record import changed_problems, from_dict
 from runs import RunFolder, is_first_process
 from runs.files import read_rows, write_text
@@ -29,7 +29,10 @@ FREE_FLAGS = (
     *("compile_model", "is_random_seed"),
 )
 MODEL = ("architecture", "energy", "recipe", "modality", "model_name", "model_size", "tokenizer")
-SHAPE = ("modality", "model_name", "model_size", "tokenizer", "energy_form", "energy_blocks", *SIZED)
+SHAPE = (
+    *("modality", "model_name", "model_size", "num_transformer_blocks", "multiheaded_attention_heads", "embedding_dim"),
+    *("tokenizer", "energy_form", "energy_blocks"),
+)
 LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches", "run_testing_after_training")
 RESUMED = (*MODEL, *LIMITS, "run", "data", "optimizer", "trainer", "checkpoint", "logging")
 TESTED = (*MODEL, "data")

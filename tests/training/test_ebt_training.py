@@ -135,13 +135,13 @@ def test_a_checkpoint_with_another_vocabulary(door: Door) -> None:
     checkpoint = str(door.run_folder / "checkpoints" / "last.ckpt")
     flags = ("--execution_mode", "finetune", "--finetuning_model_ckpt", checkpoint, "--tokenizer", "bpe:300")
     output = door.ebt()(*flags, "--model_size", "tiny", status=2)
-    for name, value, old in (("tokenizer", "bpe:300", "byte"), ("model_size", "tiny", "4xs")):
+    for name, value, old in (("tokenizer", "bpe:300", "bytes"), ("model_size", "tiny", "4xs")):
         words = f"--{name} is '{value}': the run of --finetuning_model_ckpt has '{old}'; leave it out, or start a new"
         assert words in output
 
 
 def test_finetuning_keeps_the_learned_step_size_unless_one_is_given(door: Door) -> None:
-    door.ebt("--recipe", "laptop")("--mcmc_step_size_lr_multiplier", "1000")
+    door.ebt("--recipe", "laptop")("--peak_learning_rate", "0.1")
     checkpoint = door.run_folder / "checkpoints" / "last.ckpt"
     learned = float(torch.load(checkpoint, weights_only=True)["state_dict"]["step_size"])
     tuned = Door(door.corpus, door.logs / "tuned").ebt()

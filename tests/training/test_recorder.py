@@ -109,9 +109,9 @@ def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     """A run that reads in order, and what its two attempts said: the first ends early with a goal out of reach, after a
     slow loader; the second has loader processes, and a goal that it meets."""
     door = Door(corpus, tmp_path_factory.mktemp("trained") / "logs").ebt("--randomize_mcmc_num_steps", "2")
-    flags = ("--no_shuffle", "--log_every_n_steps", "2", "--max_steps", "40")
+    flags = ("--no_shuffle", "--log_every_n_steps", "2", "--max_steps", "40", "--val_check_interval", "2")
     never_better = ("--checkpoint_monitor_mode", "max", "--early_stop", "1")  # of a loss, which falls
-    unmet = ("--goal", "valid_loss<0.1", "--val_check_interval", "2")
+    unmet = ("--goal", "valid_loss<0.1")
     first = door.with_fault(SLOW_LOADER, *flags, *never_better, *unmet, status=GOAL_UNMET)
     again = ("--resume_training_ckpt", "last", "--goal", "valid_loss<50", "--early_stop", "0")
     return door.run_folder, first, door(*flags, *again, "--num_workers", "1")
