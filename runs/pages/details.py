@@ -9,6 +9,7 @@ from typing import Any
 from config.errors import UserError
 from config.flags import FLAGS
 from config.record import from_dict, values_of
+from runs.comparing import DATA, LIMITS, TOKENIZER, rehearsal_of, value_of
 from runs.pages.curves import curves_of, read_columns
 from runs.reading import Run, number
 from runs.summary import NOT_COMPARED, Summary
@@ -32,6 +33,8 @@ def details_of(run: Run, words: Summary | None = None) -> dict[str, Any]:
         "job": run.job_name,
         "command": text_of(path / "command.txt").strip(),
         "settings": settings_of(run),
+        "rehearsal": rehearsal_of(run.settings.get),
+        "measured_on": measured_on(run),
         "attempts": run.attempts,
         "lineage": lineage_of(run),
         "tags": run.tags,
@@ -71,6 +74,13 @@ def settings_of(run: Run) -> list[dict[str, Any]]:
         for group, flags in run.config.items()
         for name, value in flags.items()
     ]
+
+
+def measured_on(run: Run) -> dict[str, dict[str, Any]] | None:
+    """What must be the same in two runs whose losses are compared; nothing where its settings are not known."""
+    kinds = {"data": DATA, "limits": LIMITS, "tokenizer": TOKENIZER}
+    told = {kind: {name: value_of(run.settings, name) for name in names} for kind, names in kinds.items()}
+    return told if run.settings else None
 
 
 def defaults_for(settings: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
+from runs.comparing import rehearsal_of
 from runs.pages.curves import Column, extremes, last, spark
 from runs.reading import Run
 from runs.summary import NOT_COMPARED
@@ -48,6 +49,7 @@ def row_of(run: Run, known: dict[str, Any]) -> dict[str, Any]:
         "total": run.settings.get("max_steps"),
         "job": run.job_name,
         "tags": run.tags,
+        "rehearsal": rehearsal_of(run.settings.get),
         "archived": os.path.exists(run.path / "archived"),
         "alarms": len(run.rows("alarms.jsonl")),
         "notes": len(run.notes),
