@@ -32,6 +32,7 @@ NOT_COMPARED = frozenset(
 NEAR = 50  # earlier runs among which the nearest is looked for
 NAMED = 8  # changes that are told one by one
 GOAL = LOSS
+UNFINISHED = "It did not finish: "
 SAME = 0.005  # of a loss: less is no rise
 
 
@@ -167,7 +168,7 @@ def takeaways_of(record: Record, against: Record | None) -> list[str]:
     last, state = record.last, record.state
     if state not in ("finished", "running", "prepared", "waiting"):
         cause = str(record.run.attempts[-1].get("cause") or "") if record.run.attempts else ""
-        found.append(f"It did not finish: {shown(cause) if cause.startswith(state) else told(state, cause)}.")
+        found.append(f"{UNFINISHED}{shown(cause) if cause.startswith(state) else told(state, cause)}.")
     if rehearsal := record.value("rehearsal"):
         found.append(f"A rehearsal or a part of the validation split ({rehearsal}): its losses are not ranked.")
     validations = validations_of(record.path)
@@ -182,8 +183,9 @@ def takeaways_of(record: Record, against: Record | None) -> list[str]:
     found += compared(record, against, validations)
     gain = last.get("valid_thinking_gain")
     if gain is not None and math.isfinite(gain) and is_trained(record):
-        helped = f"helped: the loss fell by {gain:.3g}" if gain > 0 else f"did not help: the loss rose by {-gain:.3g}"
-        found.append(f"Thinking {helped} nats from the first step of the descent to the last.")
+        fell = f"helped: the loss fell by {gain:.3g}" if gain > 0 else f"did not help: the loss rose by {-gain:.3g}"
+        changed = f"{fell} nats" if gain else "did not help: the loss stayed the same"
+        found.append(f"Thinking {changed} from the first step of the descent to the last.")
     alarms = record.run.rows("alarms.jsonl")
     kinds = list(dict.fromkeys(shown(str(alarm.get("kind"))) for alarm in alarms))
     if kinds:

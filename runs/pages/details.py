@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,27 @@ from config.record import from_dict, values_of
 from runs.comparing import DATA, LIMITS, TOKENIZER, rehearsal_of, value_of
 from runs.pages.curves import curves_of, read_columns
 from runs.reading import Run, number
-from runs.summary import NOT_COMPARED, Summary
+from runs.summary import NOT_COMPARED, UNFINISHED, Summary
 
 LONGEST = 100_000  # characters of one text; the file itself is a click away
 TAIL = 200  # lines of the log
 ROWS = 200  # notes, samples and alarms, the newest
 ANCESTORS = 20
+SENTENCE = 500  # characters of the line that says why a run failed
+FINE = ("finished", "running", "prepared", "waiting")
 
 
 def details_of(run: Run, words: Summary | None = None) -> dict[str, Any]:
     """Everything but the curves, as far as the folder has it; `words` are what can be said about it."""
     path = run.path
     names = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
+    log = log_of(path, names, str(run.settings.get("console_log_filename") or "console.log"))
+    failure = failure_of(run, log.get("tail", ""))
     return {
         "id": run.run_id,
         "name": run.name,
         "state": run.state,
+        "failure": failure,
         "began": run.began,
         "heartbeat": run.heartbeat,
         "job": run.job_name,
@@ -39,7 +45,7 @@ def details_of(run: Run, words: Summary | None = None) -> dict[str, Any]:
         "lineage": lineage_of(run),
         "tags": run.tags,
         "summary": words.summary if words else [],
-        "takeaways": words.takeaways if words else [],
+        "takeaways": [text for text in words.takeaways if not text.startswith(UNFINISHED)] if words else [],
         "journal": [note._asdict() for note in run.notes[-ROWS:]],
         "alarms": sorted(run.rows("alarms.jsonl") + run.rows("divergence.jsonl"), key=step_of)[-ROWS:],
         "samples": run.rows("samples.jsonl")[-ROWS:],
@@ -49,9 +55,24 @@ def details_of(run: Run, words: Summary | None = None) -> dict[str, Any]:
         "code": run.read("code.json"),
         "diff": text_of(path / "code.diff"),
         "environment": run.read("environment.json"),
-        "log": log_of(path, names, str(run.settings.get("console_log_filename") or "console.log")),
+        "log": log,
         "missing": [name for name in ("config.json", "attempts.jsonl", "metrics.jsonl") if name not in names],
     }
+
+
+def failure_of(run: Run, log: str) -> dict[str, Any] | None:
+    """Why a run did not finish: the cause, and the line of its log that says more; None where it may yet finish."""
+    state = run.state
+    if state in FINE:
+        return None
+    last = run.attempts[-1] if run.attempts else {}
+    cause = str(last.get("cause") or state)
+    lines = [line.strip() for line in log.split("\n") if line.strip()]
+    said = ""
+    if cause.startswith("error: "):
+        error = re.compile(rf"([\w.]+\.)?{re.escape(cause.removeprefix('error: '))}\b")
+        said = next((line for line in reversed(lines) if error.match(line)), lines[-1] if lines else "")
+    return {"cause": cause, "said": said[:SENTENCE], "step": last.get("last_step", run.heartbeat.get("step"))}
 
 
 def step_of(row: dict[str, Any]) -> float:

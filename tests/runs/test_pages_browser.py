@@ -104,7 +104,7 @@ def test_the_index_lists_sorts_and_filters(index: Window) -> None:
     assert len(index.names()) == 9 and index.names()[0] == "old"  # the newest first
     assert page.locator("tbody svg polyline").count() == 8
     page.click("th[data-key=best] button")
-    best = [float(text) for text in page.locator("tbody tr td:nth-child(5)").all_inner_texts() if text]
+    best = [float(text) for text in page.locator("tbody tr td:nth-child(6)").all_inner_texts() if text]
     assert best == sorted(best) and index.names()[0] == "three-steps"
     page.click("th[data-key=best] button")
     assert page.get_attribute("th[data-key=best]", "aria-sort") == "descending" and index.names()[0] == "two-steps"
@@ -122,12 +122,12 @@ def test_the_index_lists_sorts_and_filters(index: Window) -> None:
 def test_a_name_with_a_script_is_text_and_its_run_opens(index: Window) -> None:
     page = index.page
     page.click(f"text={SCRIPT}")
-    page.wait_for_selector(".plot[data-drawn]")
+    page.wait_for_selector(".plot .main-svg")
     assert page.inner_text("h1") == SCRIPT and page.title() == SCRIPT
     headings = page.locator("h3").all_inner_texts()
     assert headings[:3] == ["Loss", "Validation loss after each descent step", "Energy along the descent"]
     assert {"Processor", "Journal", "Samples", "Settings", "Record"} <= set(headings)
-    assert page.locator(".plot[data-drawn]").first.locator(".annotation").all_text_contents() == ["attempt 2"]
+    assert page.locator(".plot").first.locator(".annotation").all_text_contents() == ["attempt 2"]
     text = page.inner_text("main")
     assert "<b><img src=x>" in text and "</script>" in text and "loss <i>rises" in text
     assert page.locator("main img").count() == 0
@@ -145,6 +145,80 @@ def test_a_name_with_a_script_is_text_and_its_run_opens(index: Window) -> None:
     assert page.locator(".plot").first.locator("path.js-line").count() == 3  # training, pale and smoothed; validation
     page.click("a.back")
     page.wait_for_selector("tbody tr")
+
+
+def test_a_failure_and_the_last_losses_are_on_top(window: Window, tmp_path: Path) -> None:
+    run = fake_run(tmp_path, "broken", rows=[*validated({0: 6.0, 20: 3.0}, 64), {"step": 30, "train_loss": 2.5}])
+    ended = {"attempt": 1, "end": "x", "cause": "error: KeyError", "last_step": 30}
+    with open(run / "attempts.jsonl", "a") as file:
+        file.write(json.dumps(ended) + "\n")
+    (run / "console.log").write_text("Traceback\nKeyError: 'old'\nTraceback\n  raise KeyError\nKeyError: '<b>'\nbye\n")
+    Site(tmp_path).write()
+    page = window.page
+    page.goto((tmp_path / "pages" / f"{run.name}.html").as_uri())
+    assert page.inner_text(".failure").split("\n\n") == ["Failed at step 30: error: KeyError", "KeyError: '<b>'"]
+    assert "It did not finish" not in page.inner_text("main")
+    facts = dict(text.split("\n")[:2] for text in page.locator(".fact").all_inner_texts())
+    assert facts["Last validation loss"] == "3.0000" == facts["Best validation loss"]
+    assert facts["Last training loss"] == "2.5000"
+    heights = [page.locator(place).bounding_box()["y"] for place in (".failure", ".facts", ".plot >> nth=0")]  # type: ignore[index]
+    assert heights == sorted(heights) and heights[1] < 400
+
+
+def test_charts_are_drawn_wherever_they_are_and_nothing_lies_over_them(window: Window, tmp_path: Path) -> None:
+    """A full-page picture and a print do not scroll first."""
+    rows: list[dict[str, Any]] = [
+        {"step": step, "train_loss": 2.0, "gradient_norm": 3.0 + step, "clipped_share": 1.0, "step_size": step}
+        | {"loader_wait_share": step / 100, "energy_gap": step, "learning_rate/decay": step, "tokens_per_second": step}
+        for step in range(10, 60, 10)
+    ]
+    run = fake_run(
+        tmp_path, "few", rows=[*rows, *validated({0: 3.0, 20: 2.5, 40: 2.4}, 64), *validated({50: 2.3}, 512)]
+    )
+    (run / "usage.jsonl").write_text(
+        "".join(f'{{"step": {n}, "cpu_percent": {n}, "loader_wait_share": {n}}}\n' for n in range(9))
+    )
+    Site(tmp_path).write()
+    page = window.page
+    page.goto((tmp_path / "pages" / f"{run.name}.html").as_uri())
+    plots = page.locator(".plot")
+    assert plots.count() == page.locator(".plot .cartesianlayer").count() >= 8
+    headings = page.locator("h3").all_inner_texts()
+    assert headings.count("Waiting for data") == 1 and "Time spent waiting for data" not in headings
+    for place in range(plots.count()):
+        plot = plots.nth(place)
+        assert plot.locator(".xtitle").text_content() and plot.locator(".ytitle").text_content()
+        assert plot.locator("path.point").count() >= 4, "few points are marked one by one"
+        plot.scroll_into_view_if_needed()
+        plot.hover()
+        bar, curve = (plot.locator(name).first.bounding_box() for name in (".modebar", ".nsewdrag"))
+        assert bar and curve and bar["y"] + bar["height"] <= curve["y"] + 1
+    loss = page.locator("section", has=page.get_by_text("Loss", exact=True)).locator("path.point")
+    assert loss.count() == 5 + 3 + 1  # training, validation of a sample, and of the whole split, which is no part of it
+    norm = page.locator("section.card", has=page.get_by_text("Gradient norm", exact=True))
+    assert norm.locator(".warn").inner_text() == "\u26a0 clipped to 1 at 100\u2009% of the steps"
+    assert norm.locator("path.js-line").count() == 2  # the curve, and what is allowed
+    wide = page.locator(".main-svg").first.get_attribute("width")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator(".main-svg").first.get_attribute("width") == "1002"
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.wait_for_selector(f".main-svg[width='{wide}']")
+
+
+def test_the_list_has_its_dates_at_1400_pixels(browser: Browser, tmp_path: Path) -> None:
+    for number, flags in enumerate(
+        (("--debug_mode",), ("--mcmc_num_steps", "3"), ("--model_size", "3xs", "--seed", "3"))
+    ):
+        fake_run(
+            tmp_path, f"a-rather-long-name-{number}", number=number, flags=(*flags, "--context_length", f"{number + 9}")
+        )
+    Site(tmp_path).write()
+    page = browser.new_page(viewport={"width": 1400, "height": 800})
+    page.goto((tmp_path / "index.html").as_uri())
+    box = page.locator("td", has_text="01-02 03:04").first.bounding_box()
+    assert box and box["x"] + box["width"] < 1400
+    assert page.locator("tbody .name", has_text="name-0").locator(".mark").inner_text() == "rehearsal"
+    page.close()
 
 
 def test_two_runs_are_compared_on_every_axis(index: Window) -> None:

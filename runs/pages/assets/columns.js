@@ -20,6 +20,12 @@
     return [
       { key: "name", title: "Run", value: (run) => run.name.toLowerCase(), show: nameCell, kind: "name" },
       { key: "state", title: "State", value: (run) => run.state, show: stateCell },
+      number(
+        "began",
+        "Began",
+        (run) => run.began,
+        (value) => EBT.date(value).slice(5),
+      ),
       {
         key: "spark",
         title: "Loss",
@@ -76,12 +82,6 @@
       ),
       number("seconds", "Time", (run) => run.seconds, EBT.briefly, "training time, without validation"),
       number("flops", "FLOPs", (run) => run.flops, EBT.large, "training FLOPs"),
-      number(
-        "began",
-        "Began",
-        (run) => run.began,
-        (value) => EBT.date(value).slice(5),
-      ),
     ].filter(known);
   };
 
@@ -97,6 +97,9 @@
     const marks = [
       run.alarms
         ? h("span", { class: "mark warn", title: EBT.plural(run.alarms, "alarm") }, `\u26A0 ${run.alarms}`)
+        : null,
+      run.rehearsal
+        ? h("span", { class: "mark", title: `${run.rehearsal}: its losses are not ranked` }, "rehearsal")
         : null,
       run.notes ? h("span", { class: "mark", title: EBT.plural(run.notes, "note") }, `\u270E ${run.notes}`) : null,
     ];

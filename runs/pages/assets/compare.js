@@ -76,8 +76,7 @@
     return groups.flatMap(({ members, name, colour, dash }) => {
       const line = { line: { dash } };
       if (members.length === 1) {
-        const [{ xs, raw, sparse }] = members;
-        if (sparse) Object.assign(line, { mode: "lines+markers", marker: { size: 5 } });
+        const [{ xs, raw }] = members;
         return EBT.curve(xs.map(scale), raw, name, colour, raw.length < 20 ? 0 : view.weight, line);
       }
       const pairs = members.map(({ xs, ys }) => [xs, ys]);

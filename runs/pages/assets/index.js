@@ -11,7 +11,7 @@
     const found = EBT.index.runs.filter(
       (run) => (view.archived || !run.archived) && (!view.state || run.state === view.state) && EBT.fits(run, words),
     );
-    const column = columns.find((column) => column.key === view.sort) || columns[columns.length - 1];
+    const column = columns.find((column) => column.key === view.sort) || columns[0];
     const sign = view.down ? -1 : 1;
     return found.sort((left, right) => {
       const [a, b] = [column.value(left), column.value(right)];
