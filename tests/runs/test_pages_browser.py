@@ -119,6 +119,43 @@ def test_the_index_lists_sorts_and_filters(index: Window) -> None:
     assert index.names() == [SCRIPT]
 
 
+def test_the_search_is_that_of_the_command_line(index: Window) -> None:
+    page = index.page
+
+    def found(query: str) -> list[str]:
+        page.fill("#search", query)
+        assert page.inner_text("#mistake") == "", query
+        return sorted(set(index.names()))
+
+    def mistake(query: str) -> list[str]:
+        page.fill("#search", query)
+        assert index.names() == [] and not page.is_visible("#none")
+        return str(page.locator("#mistake").text_content()).split("\n  ")
+
+    assert found("mcmc_num_steps=3 and seed=1 or name~SCRIPT") == ["three-steps", SCRIPT]
+    assert found("not (seed=0 or seed=1) steps") == ["three-steps", "two-steps"]
+    assert found("model_name=ebt old") == ["old"], "a setting that all runs share"
+    assert found("best.valid_loss<1.12") == ["three-steps"] and found("valid_loss=none") == ["bare"]
+    assert found("began>2027") == [] and len(found("began<2027 step>=200")) == 4
+    assert found("rehearsal=none state!=finished") == [SCRIPT]
+    assert mistake("old valid_los<2") == [
+        *("no run has a setting or metric valid_los: did you mean valid_loss?", "old valid_los<2", "    ^^^^^^^^^")
+    ]
+    assert mistake("best.valid_los<2")[0].endswith("did you mean best.valid_loss?")
+    assert mistake("valid_loss<low")[0] == "valid_loss is a number: compare it with one."
+    assert mistake("valid_loss<") == [
+        *("a value belongs after <: a number, a word, true, false or none.", "valid_loss<", "           ^")
+    ]
+    for query, sentence in {
+        "(old": "this bracket is not closed.",
+        "old)": "this bracket closes nothing.",
+        "'old": "this quote is not closed.",
+        "old and": "a setting or a metric belongs here, such as valid_loss<2.",
+        "name~[": "this is no regular expression",
+    }.items():
+        assert mistake(query)[0].startswith(sentence)
+
+
 def test_a_name_with_a_script_is_text_and_its_run_opens(index: Window) -> None:
     page = index.page
     page.click(f"text={SCRIPT}")

@@ -1,4 +1,4 @@
-// A run as a row: the columns of the list, and whether a run fits a search.
+// A run as a row: the columns of the list.
 "use strict";
 (function () {
   const h = EBT.h;
@@ -129,32 +129,4 @@
       h("circle", { cx: x, cy: y, r: 2.2 }),
     );
   }
-
-  // Words must occur; flag=value, metric<number and metric>number must hold. Numbers are those of the last row.
-  EBT.fits = function (run, words) {
-    return words.every((word) => {
-      const parts = /^([\w/+.-]+)(<=|>=|!=|=|<|>)(.*)$/.exec(word);
-      if (parts) {
-        const [, name, sign, wanted] = parts;
-        const value =
-          run.settings[name] ??
-          metric(name, 0)(run) ??
-          {
-            step: run.step,
-            tokens: run.tokens,
-            flops: run.flops,
-            seconds: run.seconds,
-            state: run.state,
-            name: run.name,
-          }[name];
-        if (value === undefined || value === null) return false;
-        const [a, b] = [Number(value), Number(wanted)];
-        const numbers = wanted !== "" && !Number.isNaN(a) && !Number.isNaN(b);
-        if (sign === "=" || sign === "!=")
-          return (numbers ? a === b : EBT.shown(value).toLowerCase() === wanted) === (sign === "=");
-        return (numbers && (sign.startsWith("<") ? a < b : a > b)) || (numbers && sign.endsWith("=") && a === b);
-      }
-      return run.text.includes(word);
-    });
-  };
 })();
