@@ -254,7 +254,7 @@ def test_the_list_has_its_dates_at_1400_pixels(browser: Browser, tmp_path: Path)
     page.goto((tmp_path / "index.html").as_uri())
     box = page.locator("td", has_text="01-02 03:04").first.bounding_box()
     assert box and box["x"] + box["width"] < 1400
-    assert page.locator("tbody .name", has_text="name-0").locator(".mark").inner_text() == "rehearsal"
+    assert page.locator("tbody .name", has_text="name-0").locator(".mark").inner_text() == "not ranked"
     page.close()
 
 

@@ -99,7 +99,7 @@
         ? h("span", { class: "mark warn", title: EBT.plural(run.alarms, "alarm") }, `\u26A0 ${run.alarms}`)
         : null,
       run.rehearsal
-        ? h("span", { class: "mark", title: `${run.rehearsal}: its losses are not ranked` }, "rehearsal")
+        ? h("span", { class: "mark", title: `${run.rehearsal}: its losses are no result` }, "not ranked")
         : null,
       run.notes ? h("span", { class: "mark", title: EBT.plural(run.notes, "note") }, `\u270E ${run.notes}`) : null,
     ];
