@@ -168,6 +168,7 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
         : better
           ? `${best.group.name} is ${better} by ${gap} than ${second.group.name} at ${at}.`
           : `${best.group.name} and ${second.group.name} differ by ${gap} at ${at}.`;
+    const chances = ["equal", "within"]; // where nobody won, nobody overtook
     const history = (row) => since(best.group, row.group, better, near, placeText);
     const line = (row) => {
       const against = row === best ? null : judge(row);
@@ -188,7 +189,7 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
           ? h(
               "td",
               { class: "quiet" },
-              row === best || against.kind === "equal" ? "" : EBT.upper(`the best ${history(row)}`),
+              row === best || chances.includes(against.kind) ? "" : EBT.upper(`the best ${history(row)}`),
             )
           : null,
       );
@@ -202,7 +203,7 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
         lead,
         " ",
         h("b", {}, about),
-        rows.length === 2 && better && verdict.kind !== "equal" ? ` The better one ${history(second)}.` : "",
+        rows.length === 2 && better && !chances.includes(verdict.kind) ? ` The better one ${history(second)}.` : "",
       ),
       others.length
         ? h(
