@@ -13,7 +13,7 @@ from typing import Any
 from config.command import CommandParser
 from config.errors import UserError
 from config.flags import FLAGS, listing, shown
-from runs.comparing import bytes_seen, kind_of
+from runs.comparing import extent, kind_of
 from runs.expressions import Comparison, leaves, number, several
 from runs.index import FIELDS, Record, chosen, load
 from runs.metrics import PLACE, describe
@@ -119,12 +119,13 @@ def show_best(found: list[Record], metric: str, better: str, several: bool) -> N
 
 
 def extent_of(record: Record, metric: str) -> float:
-    """How many tokens the best of a split was measured over; of bits per byte, how many bytes."""
+    """What the best of a split was measured over."""
     split = metric.partition("_")[0]
     targets, loss, bits = (
         record.best.get(f"{split}_{name}", (0.0, None))[0] for name in ("targets", "loss", "bits_per_byte")
     )
-    return bytes_seen(targets, loss, bits) if metric.endswith("bits_per_byte") else targets
+    in_bytes = (loss, bits) if metric.endswith("bits_per_byte") else ()
+    return extent(targets, record.value("context_length"), *in_bytes)
 
 
 def left_out_line(count: int) -> str:

@@ -171,7 +171,7 @@ def takeaways_of(record: Record, against: Record | None) -> list[str]:
         found.append(f"{UNFINISHED}{shown(cause) if cause.startswith(state) else told(state, cause)}.")
     if rehearsal := record.value("rehearsal"):
         found.append(f"A rehearsal or a part of the validation split ({rehearsal}): its losses are not ranked.")
-    validations = validations_of(record.path)
+    validations = validations_of(record.path, record.value("context_length"))
     seen = alike(validations)
     if len(seen) > 1:
         best = min(seen, key=lambda one: one.loss)
@@ -216,7 +216,7 @@ def compared(record: Record, against: Record | None, validations: Sequence[Valid
     """Its loss beside that of the run it is told from, at the last step at which both were validated; or why not."""
     if against is None or not any(one.step > 0 for one in validations):
         return []
-    theirs = validations_of(against.path)
+    theirs = validations_of(against.path, against.value("context_length"))
     if not any(one.step > 0 for one in theirs):
         return []
     other, name = shown(against.run_id), LOSS
@@ -226,8 +226,8 @@ def compared(record: Record, against: Record | None, validations: Sequence[Valid
     if why:
         return [f"No verdict against {other}: {why}."]
     bits = name == BITS
-    met = meeting(validations, theirs, (lambda one: one.size) if bits else (lambda one: one.targets))
-    if met is None or (bits and not met[0].size):
+    met = meeting(validations, theirs, (lambda one: one.bytes) if bits else (lambda one: one.tokens))
+    if met is None or (bits and not met[0].bytes):
         unit = "the tokenizers differ, and " if bits else ""
         return [f"No verdict against {other}: {unit}there is no step at which both were validated over the same text."]
     mine, its = (one.bits if bits else one.loss for one in met)

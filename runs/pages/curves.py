@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from runs.comparing import bytes_seen
+from runs.comparing import extent
 from runs.measured import EVALUATED
 from runs.metrics import PLACE, describe
 
@@ -114,24 +114,26 @@ def curves_of(columns: dict[str, Column], settings: dict[str, Any]) -> dict[str,
             "x": plain(column.step[kept], EXACT),
             "y": plain(column.value[kept]),
             "rows": len(column.value),
-            **({"of": plain(seen[kept], EXACT)} if (seen := extent_of(columns, name)) is not None else {}),
+            **({"of": plain(seen[kept], EXACT)} if (seen := extent_of(columns, name, settings)) is not None else {}),
             **asdict(describe(name)),
         }
     return {"places": places(columns), "series": series}
 
 
-def extent_of(columns: dict[str, Column], name: str) -> np.ndarray | None:
-    """Over how many tokens each value of an evaluation was measured; of bits per byte, over how many bytes."""
+def extent_of(columns: dict[str, Column], name: str, settings: dict[str, Any]) -> np.ndarray | None:
+    """What each value of an evaluation was measured over: a number that is the same for the same text only."""
     split, _, what = name.partition("_")
     targets = columns.get(f"{split}_targets")
     if split not in EVALUATED or targets is None or len(targets.step) != len(columns[name].step):
         return None
+    length = settings.get("context_length")
     if what != "bits_per_byte":
-        return targets.value
+        return np.array([extent(seen, length) for seen in targets.value])
     loss, bits = columns.get(f"{split}_loss"), columns[name]
     if loss is None or len(loss.step) != len(bits.step):
         return None
-    return np.array([bytes_seen(*row) for row in zip(targets.value, loss.value, bits.value, strict=True)])
+    rows = zip(targets.value, loss.value, bits.value, strict=True)
+    return np.array([extent(seen, length, *values) for seen, *values in rows])
 
 
 def loss_shares(columns: dict[str, Column], settings: dict[str, Any]) -> dict[str, Column]:
@@ -206,7 +208,7 @@ def largest(columns: dict[str, Column], name: str) -> np.ndarray:
     if name.partition("_")[0] in EVALUATED:
         trained = ranked & (column.step != 0)
         ranked = trained if trained.any() else ranked
-        seen = extent_of(columns, name)
+        seen = extent_of(columns, name, {})
         if seen is not None and ranked.any():
             ranked &= seen == seen[ranked].max()
     return ranked

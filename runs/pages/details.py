@@ -10,7 +10,7 @@ from typing import Any
 from config.errors import UserError
 from config.flags import FLAGS
 from config.record import from_dict, values_of
-from runs.comparing import DATA, LIMITS, TOKENIZER, rehearsal_of, value_of
+from runs.comparing import DATA, LIMITS, TOKENIZER, measured_on, rehearsal_of
 from runs.pages.curves import curves_of, read_columns
 from runs.reading import Run, number
 from runs.summary import NOT_COMPARED, UNFINISHED, Summary
@@ -40,7 +40,7 @@ def details_of(run: Run, words: Summary | None = None) -> dict[str, Any]:
         "command": text_of(path / "command.txt").strip(),
         "settings": settings_of(run),
         "rehearsal": rehearsal_of(run.settings.get),
-        "measured_on": measured_on(run),
+        "measured_on": kinds_of(run),
         "attempts": run.attempts,
         "lineage": lineage_of(run),
         "tags": run.tags,
@@ -97,10 +97,10 @@ def settings_of(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def measured_on(run: Run) -> dict[str, dict[str, Any]] | None:
+def kinds_of(run: Run) -> dict[str, dict[str, Any]] | None:
     """What must be the same in two runs whose losses are compared; nothing where its settings are not known."""
     kinds = {"data": DATA, "limits": LIMITS, "tokenizer": TOKENIZER}
-    told = {kind: {name: value_of(run.settings, name) for name in names} for kind, names in kinds.items()}
+    told = {kind: {name: measured_on(run.settings, name) for name in names} for kind, names in kinds.items()}
     return told if run.settings else None
 
 

@@ -277,8 +277,12 @@ def test_a_verdict_is_of_equal_steps_and_equal_tokens(tmp_path: Path) -> None:
         "No verdict against A: other data (--max_documents 0 and 5)."
     )
     assert told("limits", whole, whole, "--limit_val_batches", "3") == (
-        "No verdict against A: other limits of validation (--limit_val_batches 1 and 3)."
+        "No verdict against A: other limits of validation (--limit_val_batches all and 3)."
     )
+    assert "is worse" in told("each", whole, [*whole[:2], validated(100, 1.5, 512)], "--limit_val_batches", "1")
+    # as many tokens, but of rows of another length: another sample. The whole split is no multiple of both.
+    assert told("rows", [validated(50, 2.0, 512)], [validated(50, 2.1, 512)], "--context_length", "32") == none
+    assert "is better" in told("all", [validated(50, 2.0, 500)], [validated(50, 2.1, 500)], "--context_length", "32")
     # bits per byte of the same 512 bytes
     assert told("bits", [validated(50, 4.0, 128, 0.25)], [validated(50, 2.0, 512)], "--tokenizer", "bpe:300") == (
         f"At step 50 its validation bits per byte 1.4427 is better than that of A (2.8854) by 1.44{chance}"

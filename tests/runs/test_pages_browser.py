@@ -378,7 +378,7 @@ def test_a_verdict_only_where_a_statistician_would_sign_it(window: Window, tmp_p
     assert verdict("base", "text") == (
         "No verdict: these runs have other data (--max_documents 0 and 5), so their numbers do not mean the same."
     )
-    assert "other limits of validation (--limit_val_batches 1 and 3)" in verdict("base", "limit")
+    assert "other limits of validation (--limit_val_batches all and 3)" in verdict("base", "limit")
     assert verdict("base", "bpe").startswith("bpe is lower by 0.3607 bits per byte than base at step 60.")
     assert "in bits per byte, since the tokenizers differ" in page.inner_text(".verdict")
     assert verdict("base", "wd", "text").startswith("wd is lower by 0.2000 nats per token than base at step 60.")

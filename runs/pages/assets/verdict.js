@@ -38,7 +38,7 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
       const differ = [...new Set(all.flatMap(Object.keys))].filter(
         (name) => new Set(all.map((flags) => EBT.shown(flags[name]))).size > 1,
       );
-      const values = (name) => [...new Set(all.map((flags) => EBT.shown(flags[name] ?? "unknown")))].join(" and ");
+      const values = (name) => [...new Set(all.map((flags) => EBT.shown(flags[name] === undefined ? "unknown" : (flags[name] ?? "none"))))].join(" and ");
       const flags = differ.map((name) => `--${name} ${values(name)}`).join(", ");
       if (differ.length) found[kind] = `${WORDS[kind]} (${flags})`;
     }
