@@ -386,6 +386,11 @@ def test_a_verdict_only_where_a_statistician_would_sign_it(window: Window, tmp_p
         "Left out, since runs with other data (--max_documents 0 and 5) cannot be compared: text."
         in page.inner_text(".verdict")
     )
+    # one that was measured elsewhere does not take the verdict from the others
+    assert verdict("odd", "base", "wd", "begun").startswith(
+        "wd is lower by 0.2000 nats per token than base at step 60."
+    )
+    assert "at which all were measured over the same tokens: odd, begun." in page.inner_text(".verdict")
     assert verdict("base", "odd", axis="seconds") == (
         "No verdict: there is no place on this axis at which all of them were measured over the same tokens."
     )

@@ -38,7 +38,8 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
       const differ = [...new Set(all.flatMap(Object.keys))].filter(
         (name) => new Set(all.map((flags) => EBT.shown(flags[name]))).size > 1,
       );
-      const values = (name) => [...new Set(all.map((flags) => EBT.shown(flags[name] === undefined ? "unknown" : (flags[name] ?? "none"))))].join(" and ");
+      const told = (value) => EBT.shown(value === undefined ? "unknown" : (value ?? "none"));
+      const values = (name) => [...new Set(all.map((flags) => told(flags[name])))].join(" and ");
       const flags = differ.map((name) => `--${name} ${values(name)}`).join(", ");
       if (differ.length) found[kind] = `${WORDS[kind]} (${flags})`;
     }
@@ -71,6 +72,23 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
         return { x, values: sizes.map((size) => left.splice(0, size)) };
       });
   };
+
+  // As many groups as were measured beside one another, those that were not, and where: [groups, others, meetings].
+  function measuredTogether(groups, near) {
+    const judged = [...groups];
+    const ofOthers = (group) => meetingsOf(judged.filter((other) => other !== group), near);
+    const alone = (group) => judged.filter((other) => !meetingsOf([group, other], near).length).length;
+    // Best without the one whose absence lets the others meet the latest, else without the loneliest.
+    const gain = (group) => ofOthers(group).reduce((_, { x }) => [1, x], [0, alone(group)]);
+    for (;;) {
+      const met = meetingsOf(judged, near);
+      if (met.length || judged.length < 3) return [judged, groups.filter((group) => !judged.includes(group)), met];
+      const gains = judged.map((group) => [...gain(group), group]);
+      const [[, , worst]] = gains.sort((a, b) => b[0] - a[0] || b[1] - a[1]);
+      judged.splice(judged.indexOf(worst), 1);
+    }
+  }
+
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
   // Since when the first of two groups is ahead, in words.
@@ -80,12 +98,14 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
     const means = met.map(({ values }) => values.map(mean));
     const all = means.flat();
     const least = 0.002 * (Math.max(...all) - Math.min(...all));
+    const ahead = means.map(([a, b]) => sign * (a - b));
     const turns = EBT.math.overtakings(
       met.map(({ x }) => x),
-      means.map(([a, b]) => sign * (a - b)),
+      ahead,
       least,
     );
     if (met.length < 2) return "was measured beside it only once";
+    if (ahead.every((lead) => Math.abs(lead) <= least)) return "was never clearly ahead of it";
     if (!turns.length) return `was ahead throughout, from ${placeText(met[0].x)}`;
     const { from, to, leads } = turns[turns.length - 1];
     const more = turns.length > 1 ? `, after ${EBT.plural(turns.length - 1, "earlier change")} of lead` : "";
@@ -124,16 +144,16 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
 
   // near: how far apart two places may be that count as one; 0 where steps are exact.
   EBT.verdictCard = function (groups, metric, series, near, placeText, note = null) {
-    const [judged, others] = comparable(groups, metric);
+    const [alike, others] = comparable(groups, metric);
     const runsOf = (some) => some.flatMap(({ members }) => members.map(({ run }) => run));
     const reasons = Object.values(EBT.obstacles(runsOf(groups), metric)).join("; ");
-    const alone = judged.length === 1;
+    const alone = alike.length === 1;
     if (alone && others.length) return noVerdict(`these runs have ${reasons}, so their numbers do not mean the same`);
-    if (alone && judged[0].members.length < 2) return null;
-    const met = meetingsOf(judged, near);
+    if (alone && alike[0].members.length < 2) return null;
+    const [judged, apart, met] = measuredTogether(alike, near);
+    const where = near ? "place on this axis" : "step after the first";
     if (!met.length) {
       const same = judged.some(({ members }) => members.some(({ points }) => points.some(({ of }) => of !== null)));
-      const where = near ? "place on this axis" : "step after the first";
       return noVerdict(`there is no ${where} at which all of them were measured${same ? " over the same tokens" : ""}`);
     }
     const last = met[met.length - 1];
@@ -205,13 +225,14 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
         h("b", {}, about),
         rows.length === 2 && better && !chances.includes(verdict.kind) ? ` The better one ${history(second)}.` : "",
       ),
-      others.length
-        ? h(
-            "p",
-            { class: "quiet" },
-            `Left out, since runs with ${reasons} cannot be compared: ${others.map(({ name }) => name).join(", ")}.`,
-          )
-        : null,
+      [
+        [others, `runs with ${reasons} cannot be compared`],
+        [apart, `there is no ${where} at which all were measured over the same tokens`],
+      ]
+        .filter(([left]) => left.length)
+        .map(([left, why]) =>
+          h("p", { class: "quiet" }, `Left out, since ${why}: ${left.map(({ name }) => name).join(", ")}.`),
+        ),
       h(
         "table",
         { class: "plain" },
