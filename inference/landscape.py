@@ -21,6 +21,7 @@ from inference.loading import Loaded, load, output_folder
 from inference.thinking import Plan, believed, make_plan, think
 from models.energy_language_model import Contexts, EnergyLanguageModel
 from runs.files import write_atomically
+from runs.pictures import FAINT, pyplot
 from training.showing import readable
 
 TOGETHER = 64  # predictions of a row that attention treats as ones that do not see each other
@@ -245,10 +246,6 @@ def summary(scene: Scene, tokens: list[int], tokenizer: Tokenizer, encoding: str
 
 def draw(scene: Scene, tokens: list[int], tokenizer: Tokenizer, file: object) -> None:
     """Energy and probabilities by step on the left, the plane on the right."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
     from matplotlib.ticker import MaxNLocator
 
     def safe(text: str) -> str:
@@ -257,7 +254,8 @@ def draw(scene: Scene, tokens: list[int], tokenizer: Tokenizer, file: object) ->
     def name(token: int) -> str:
         return safe(named(tokenizer, token, "ascii"))
 
-    figure = pyplot.figure(figsize=(13, 6.6), facecolor="white", layout="constrained")
+    plots = pyplot()
+    figure = plots.figure(figsize=(13, 6.6), layout="constrained")
     grid = figure.add_gridspec(2, 2, width_ratios=(1, 1.35))
     by_step, shares, around = (figure.add_subplot(grid[place]) for place in ((0, 0), (1, 0), (slice(None), 1)))
     steps = np.arange(len(scene.energies))
@@ -275,7 +273,7 @@ def draw(scene: Scene, tokens: list[int], tokenizer: Tokenizer, file: object) ->
     shares.set_xlabel("steps taken")
     for panel in (by_step, shares):
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        panel.grid(color="0.92")
+        panel.grid(**FAINT)
         panel.legend(fontsize="small", framealpha=0.9)
         for side in ("top", "right"):
             panel.spines[side].set_visible(False)
@@ -284,8 +282,8 @@ def draw(scene: Scene, tokens: list[int], tokenizer: Tokenizer, file: object) ->
     told = f"{predicted}, true {name(scene.target)}" if scene.known else predicted
     context = safe(shown_context(tokens, tokenizer, "ascii"))
     figure.suptitle(f"after  {context}\n{told}", x=0.01, ha="left", family="monospace", fontsize="medium")
-    figure.savefig(file, dpi=120, format="png")  # type: ignore[arg-type]
-    pyplot.close(figure)
+    figure.savefig(file, dpi=120, format="png")
+    plots.close(figure)
 
 
 def draw_plane(scene: Scene, panel: Any, whose: str) -> None:
@@ -320,7 +318,13 @@ def draw_plane(scene: Scene, panel: Any, whose: str) -> None:
     last += ", without entropy" if scene.entropy else ""
     panel.set_title(f"energy in the plane of start, end and {whose}{last}", fontsize="medium")
     panel.legend(
-        fontsize="small", facecolor="0.6", ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.1), columnspacing=1.2
+        fontsize="small",
+        facecolor="0.6",
+        labelcolor="black",
+        ncols=5,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.1),
+        columnspacing=1.2,
     )
     if scene.off_plane > 0.01 * float(np.ptp(scene.across)):
         note = f"between its ends the walk leaves the plane by up to {scene.off_plane:.2g}; drawn is its shadow"

@@ -10,6 +10,7 @@ import numpy as np
 
 from inference.intervals import SAMPLES, Interval, interval
 from inference.study import Curve, Point, Study
+from runs.pictures import FAINT, GREY, SHADE, pyplot
 from training.plan import amount
 from training.showing import readable
 
@@ -178,13 +179,10 @@ def wrapped(text: str, width: int = LINE) -> list[str]:
 
 def draw(study: Study, about: str, file: object) -> None:
     """A row of panels for each text: by steps, by candidates, by compute."""
-    import matplotlib
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    plots = pyplot()
     columns = 3 if study.chosen_after else 2
-    figure, panels = pyplot.subplots(2, columns, figsize=(4.9 * columns, 9.2), squeeze=False, facecolor="white")
+    figure, panels = plots.subplots(2, columns, figsize=(4.9 * columns, 9.2), squeeze=False)
     for curve, row in zip(study.curves, panels, strict=True):
         draw_steps(study, curve, row[0])
         if study.chosen_after:
@@ -192,19 +190,19 @@ def draw(study: Study, about: str, file: object) -> None:
         draw_compute(study, curve, row[-1])
         level = curve.loss(curve.columns[study.trained, 1]).half
         row[0].set_title(plain(f"{curve.text.kind}: {curve.text.name}"), loc="left", fontweight="bold")
-        row[-1].set_title(f"all levels together: ±{level:.3f}", loc="right", fontsize="small", color="0.4")
+        row[-1].set_title(f"all levels together: ±{level:.3f}", loc="right", fontsize="small")
         for panel in (row[0], row[-1]):
             panel.set_ylabel("loss, nats per token")
         for panel in row:
-            panel.grid(color="0.92")
+            panel.grid(**FAINT)
             panel.set_axisbelow(True)
             for side in ("top", "right"):
                 panel.spines[side].set_visible(False)
     figure.suptitle(plain(f"Thinking for longer: {about}"), x=0.01, ha="left", fontsize="large")
-    figure.text(0.01, 0.01, "\n".join(wrapped(picture_caption(study), 60 * columns)), fontsize="small", color="0.3")
+    figure.text(0.01, 0.01, "\n".join(wrapped(picture_caption(study), 60 * columns)), fontsize="small")
     figure.tight_layout(rect=(0, 0.075, 1, 0.98))
-    figure.savefig(file, dpi=120, format="png")  # type: ignore[arg-type]
-    pyplot.close(figure)
+    figure.savefig(file, dpi=120, format="png")
+    plots.close(figure)
 
 
 def picture_caption(study: Study) -> str:
@@ -232,8 +230,8 @@ def draw_steps(study: Study, curve: Curve, panel: Any) -> None:
 
     fewest, most = study.drawn
     if most > fewest:
-        panel.axvspan(fewest, most, color="0.94", label=f"trained with {fewest} to {most}")
-    panel.axvline(study.trained, color="0.5", linestyle=":", label=f"evaluated with {study.trained}")
+        panel.axvspan(fewest, most, **SHADE, label=f"trained with {fewest} to {most}")
+    panel.axvline(study.trained, color=GREY, linestyle=":", label=f"evaluated with {study.trained}")
     limits = draw_line(study, curve, panel, study.walk, [point[0] for point in study.walk], "C0", "1 candidate")
     each = study.cost.passes_per_step
     panel.set_xlabel("steps, each a pass of the prediction stream" if each == 1 else f"steps of {each} passes each")
@@ -246,7 +244,7 @@ def draw_candidates(study: Study, curve: Curve, panel: Any) -> None:
     """The change against one candidate: what choosing gains is small beside what steps gain."""
     from matplotlib.ticker import MaxNLocator
 
-    panel.axhline(0, color="0.5", linewidth=1)
+    panel.axhline(0, color=GREY, linewidth=1)
     for color, steps in zip(("C1", "C4"), study.chosen_after, strict=False):
         points = study.choices(steps)
         first = curve.columns[steps, 1]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-VERSION = 1  # of the tables and of what stands in them; another one is made anew
+VERSION = 2  # of the tables and of what stands in them; another one is made anew
 PATIENCE = 3.0  # seconds to wait for another process that writes
 # Errors SQLITE_X… by which the file is whole, but somebody has it, or it is out of reach.
 ELSEWHERE = ("BUSY", "LOCKED", "READONLY", "CANTOPEN", "IOERR", "PERM", "FULL", "PROTOCOL")

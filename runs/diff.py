@@ -107,7 +107,7 @@ def result_rows(a: Record, b: Record) -> dict[str, tuple[str, str]]:
             one, other = (told(record.last[name]) if name in record.last else "" for record in (a, b))
             rows["time" if name == "seconds" else name] = one, other
     for name in a.best:
-        if name in b.best and name.startswith(("train_", "valid_", "test_")):
+        if name in b.best and name.startswith(("train_", "valid_", "test_")) and not name.endswith("_targets"):
             rows[f"best {name}"] = figure(a.best[name][0]), figure(b.best[name][0])
     return rows
 

@@ -17,6 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
+from runs.comparing import rehearsal_of
 from runs.database import Database, Row
 from runs.expressions import Expression
 from runs.measured import Measured, measure
@@ -143,6 +144,7 @@ FIELDS: dict[str, Callable[[Record], Any]] = {
     "archived": lambda record: record.is_archived,
     "parent": lambda record: record.facts["parent"],
     "note": lambda record: record.facts["note"],
+    "rehearsal": lambda record: rehearsal_of(record.value),
 }
 
 

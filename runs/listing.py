@@ -6,13 +6,14 @@ import csv
 import difflib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from config.command import CommandParser
 from config.errors import UserError
 from config.flags import FLAGS, listing, shown
+from runs.comparing import extent, kind_of
 from runs.expressions import Comparison, leaves, number, several
 from runs.index import FIELDS, Record, chosen, load
 from runs.metrics import PLACE, describe
@@ -21,7 +22,7 @@ from runs.where import parse, pointed
 
 NEWEST = 30  # runs that are shown unless more are asked for
 VARYING = 4  # columns of settings that tell the shown runs apart
-BEST = 5  # runs that `best` shows
+BEST = 5  # runs that `best` shows, and kinds of runs
 KEY = ("model_name", "model_size", "ebt_type", "recipe", "dataset_name")  # told first where they vary
 
 
@@ -78,17 +79,63 @@ def best(argv: list[str]) -> int:
             f"METRIC is {shown(metric)}: neither a low nor a high value of it is better; "
             f"python -m runs list --sort {shown(metric)} sorts by it."
         )
-    found = [record for record in selected(known, options.where, False) if record.value(field) is not None]
-    if not found:
+    measured = [record for record in selected(known, options.where, False) if record.value(field) is not None]
+    asked = bool(options.where) and any(leaf.field == "rehearsal" for leaf in leaves(parse(options.where)))
+    found = [record for record in measured if record.best[metric][1] != 0 and (asked or not record.value("rehearsal"))]
+    if not measured:
         must_exist(known, metric, "METRIC")
         raise UserError(f"METRIC is {shown(metric)}: no run that fits has measured it yet.")
-    found.sort(key=lambda record: record.value(field), reverse=better == "higher")
+    left_out = left_out_line(len(measured) - len(found))
+    if not found:
+        raise UserError(f"METRIC is {shown(metric)}: no run that fits can be ranked by it. {left_out}")
+    kinds: dict[Hashable, list[Record]] = {}
+    for record in found:
+        kinds.setdefault(kind_of(record.value, metric, extent_of(record, metric)), []).append(record)
+    ranked = sorted(kinds.values(), key=len, reverse=True)
+    for alike in ranked[:BEST]:
+        show_best(alike, metric, better, several=len(ranked) > 1)
+    if len(ranked) > 1:
+        bits = ", and bits per byte where only the tokenizer differs" if metric == GOAL else ""
+        print(f"Only runs of one line can be compared: of the same data, tokenizer and validated tokens{bits}.")
+    if len(ranked) > BEST:
+        print(f"{len(ranked) - BEST:,} more kinds of runs are not shown: choose with --where.")
+    if left_out:
+        print(left_out)
+    return 0
+
+
+def show_best(found: list[Record], metric: str, better: str, several: bool) -> None:
+    """The best of runs that can be compared, and those next to it."""
+    found.sort(key=lambda record: record.best[metric][0], reverse=better == "higher")
     value, step = found[0].best[metric]
     at = "" if step is None else f" at step {step:,}"
     place = f"the {better[:-2]}est of {len(found):,}"
-    print(f"{shown(found[0].run_id)}: {describe(metric).title} {figure(value)}{at}, {place}.")
-    show_table(found[:BEST], ["id", field, *varying(found[:BEST])])
-    return 0
+    setting = found[0].value
+    seen = found[0].best.get(f"{metric.partition('_')[0]}_targets", (0, None))[0]
+    on = f" on {shown(setting('dataset_name'))}, {shown(setting('tokenizer'))}" if several else ""
+    on += f", {seen:,.0f} tokens" if several and seen else ""
+    print(f"{shown(found[0].run_id)}: {describe(metric).title} {figure(value)}{at}, {place}{on}.")
+    show_table(found[:BEST], ["id", f"best.{metric}", *varying(found[:BEST])])
+
+
+def extent_of(record: Record, metric: str) -> float:
+    """What the best of a split was measured over."""
+    split = metric.partition("_")[0]
+    targets, loss, bits = (
+        record.best.get(f"{split}_{name}", (0.0, None))[0] for name in ("targets", "loss", "bits_per_byte")
+    )
+    in_bytes = (loss, bits) if metric.endswith("bits_per_byte") else ()
+    return extent(targets, record.value("context_length"), *in_bytes)
+
+
+def left_out_line(count: int) -> str:
+    if not count:
+        return ""
+    runs = "1 run is" if count == 1 else f"{count:,} runs are"
+    return (
+        f"{runs} left out: a rehearsal, validated on a part of the split, or not trained yet; "
+        "python -m runs list --where rehearsal shows which."
+    )
 
 
 def sort_joined(argv: Sequence[str]) -> list[str]:
@@ -193,7 +240,7 @@ def fitting(rows: Sequence[Record], columns: list[str], width: int) -> list[str]
     first = ("id", "state", f"best.{GOAL}", *varying(rows)[:1], "tags", "step", GOAL)
     kept: set[str] = set()
     for name in sorted(columns, key=lambda name: first.index(name) if name in first else len(first)):
-        wide = max(len(heading(name)), *(len(cell(name, row.value(name))) for row in rows)) + 2
+        wide = max(len(heading(name)), *map(len, cells(name, rows))) + 2
         if wide <= width or name == "id":
             kept.add(name)
             width -= wide
@@ -246,9 +293,21 @@ def show_table(rows: Sequence[Record], columns: Sequence[str] = ()) -> None:
     for name in columns:
         numeric = all(isinstance(row.value(name), int | float | None) for row in rows) and name != "archived"
         table.add_column(Text(heading(name)), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell(name, row.value(name))) for name in columns))
+    for texts in zip(*(cells(name, rows) for name in columns), strict=True):
+        table.add_row(*map(Text, texts))
     console.print(table)
+
+
+def cells(name: str, rows: Sequence[Record]) -> list[str]:
+    """A column. A loss that is not ranked has a mark, so that nobody takes it for a result."""
+    texts = [cell(name, row.value(name)) for row in rows]
+    if not name.removeprefix("best.").startswith(("train_", "valid_", "test_")) or not any(map(is_marked, rows)):
+        return texts
+    return [f"{text}{'*' if text and is_marked(row) else ' '}" for row, text in zip(rows, texts, strict=True)]
+
+
+def is_marked(record: Record) -> bool:
+    return record.value("rehearsal") is not None
 
 
 def heading(name: str) -> str:
@@ -281,4 +340,6 @@ def closing_line(known: Sequence[Record], found: Sequence[Record], rows: Sequenc
         said += f" {hidden:,} archived: --archived shows them too."
     if damaged := sum(bool(record.facts["problems"]) for record in rows):
         said += f" Of {damaged:,} something is missing: python -m runs show RUN says what."
+    if any(map(is_marked, rows)):
+        said += " * rehearsed, or validated on a part of the split: not ranked."
     return said.replace("1 runs.", "1 run.") if len(rows) == 1 == len(found) else said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -12,19 +13,26 @@ from zlib import crc32
 from runs.files import rows_of
 from runs.metrics import PLACE, describe
 
+Best = dict[str, tuple[float, int | None]]  # {metric: (its best value, at which step)}
+EVALUATED = ("valid", "test")  # splits of which a row says how many tokens it saw
+
 CHUNK = 1 << 20  # bytes that are read at once
 GUARD = 300  # bytes before the place read to, by which a file that was cut and written anew is recognised
 
 
 class Measured(NamedTuple):
-    """offset, guard: how far the file was read, and a sum of what stands before it. best: {metric: [value, step]}."""
+    """offset, guard: how far the file was read, and a sum of what stands before it. best: {metric: [value, step]}.
+
+    The best of valid_ and test_ is among the rows that saw the most tokens, so that a sample is not held against the
+    whole split, and not of step 0 where there is a later row; `best["valid_targets"]` is how many tokens that were.
+    """
 
     offset: int = 0
     guard: int = 0
     rows: int = 0
     damaged: int = 0
     last: dict[str, float] = {}  # noqa: RUF012 (never changed in place)
-    best: dict[str, tuple[float, int | None]] = {}  # noqa: RUF012
+    best: Best = {}  # noqa: RUF012
 
 
 def measure(path: Path, before: Measured | None = None) -> Measured:
@@ -57,14 +65,9 @@ def read_on(file: IO[bytes], known: Measured) -> Measured:
         rows = rows_at_once(lines)
         found += len(rows)
         damaged += sum(map(bool, map(bytes.strip, lines))) - len(rows)
-        kinds: dict[tuple[str, ...], list[dict[str, Any]]] = {}  # rows of the same columns, to be judged together
+        update_best(best, rows)
         for row in rows:
-            kinds.setdefault(tuple(row), []).append(row)
             last.update(row)
-        for columns, alike in kinds.items():
-            for name in columns:
-                if sign := sign_of(name):
-                    take_best(best, name, sign, alike)
     numbers = {name: value for name, value in last.items() if is_number(value)}
     return Measured(offset, guard_at(file, offset), found, damaged, numbers, best)
 
@@ -80,7 +83,39 @@ def rows_at_once(lines: list[bytes]) -> list[dict[str, Any]]:
     return rows_of(b"\n".join(lines))
 
 
-def take_best(best: dict[str, tuple[float, int | None]], name: str, sign: int, rows: list[dict[str, Any]]) -> None:
+def update_best(best: Best, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Take further rows into account."""
+    kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}  # rows of the same columns, to be judged together
+    for row in rows:
+        kinds.setdefault(tuple(row), []).append(row)
+    for columns, alike in kinds.items():
+        largest = {split: largest_of(best, split, alike) for split in EVALUATED if f"{split}_loss" in columns}
+        for name in columns:
+            if sign := sign_of(name):
+                take_best(best, name, sign, largest.get(name.partition("_")[0], alike))
+
+
+def largest_of(best: Best, split: str, rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows among which the best of a split is; where they saw more than all before, the best so far is dropped."""
+    targets = f"{split}_targets"
+    rows = [row for row in rows if is_number(row[f"{split}_loss"]) and math.isfinite(row[f"{split}_loss"])]
+    ranks = [rank(row.get("step"), row.get(targets)) for row in rows]
+    seen, step = best.get(targets, (-1.0, 0))
+    most = max([rank(step, seen), *ranks])
+    if most > rank(step, seen):
+        for name in [name for name in best if name.startswith(f"{split}_")]:
+            del best[name]
+        step = rows[ranks.index(most)].get("step")
+        best[targets] = most[1], step if type(step) is int else None
+    return [row for row, each in zip(rows, ranks, strict=True) if each == most]
+
+
+def rank(step: Any, targets: Any) -> tuple[bool, float]:
+    """Before the first step nothing is learned, and a validation over more tokens tells more."""
+    return step != 0, targets if is_number(targets) and math.isfinite(targets) else 0.0
+
+
+def take_best(best: Best, name: str, sign: int, rows: list[Mapping[str, Any]]) -> None:
     """Put the best value of a column into `best`, with the first step that had it."""
     values = [row[name] for row in rows]
     if set(map(type, values)) != {float} or not math.isfinite(sum(values)):

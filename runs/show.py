@@ -120,7 +120,7 @@ def metric_lines(record: Record) -> list[str]:
     width = max(map(len, names[:METRICS]), default=0) + 2
     lines = []
     for name in names[:METRICS]:
-        value, step = record.best.get(name, (None, None))
+        value, step = record.best.get(name, (None, None)) if describe(name).better else (None, None)
         best = "" if value is None else f"{figure(value):>10}" + (f" at step {step:,}" if step is not None else "")
         unit = describe(name).unit
         lines.append(f"{shown(name):{width}}{figure(record.last[name]):>10}{best:28}{unit}".rstrip())

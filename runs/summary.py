@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from config.flags import FLAGS, listing, shown
+from config.flags import listing, shown
+from runs.comparing import BITS, LOSS, Validation, alike, meeting, obstacle, validations_of, value_of
 from runs.index import Record
 from runs.metrics import describe
 from runs.reading import number
@@ -30,9 +31,9 @@ NOT_COMPARED = frozenset(
 )
 NEAR = 50  # earlier runs among which the nearest is looked for
 NAMED = 8  # changes that are told one by one
-GOAL = "valid_loss"
-DATA = frozenset(("dataset_name", "dataset_dir", "text_field", "max_documents", "tokenizer", "validation_split_pct"))
-SAME = 0.005  # of a loss: a difference that another seed could make
+GOAL = LOSS
+UNFINISHED = "It did not finish: "
+SAME = 0.005  # of a loss: less is no rise
 
 
 @dataclass(frozen=True)
@@ -88,15 +89,10 @@ def differences(a: dict[str, Any], b: dict[str, Any]) -> dict[str, tuple[Any, An
         return {name: (a[name], b[name]) for name in b if a[name] != b[name] and name not in NOT_COMPARED}
     found = {}
     for name in [*b, *(name for name in a if name not in b)]:
-        one, other = (values[name] if name in values else default_of(name) for values in (a, b))
+        one, other = value_of(a, name), value_of(b, name)
         if one != other and name not in NOT_COMPARED:
             found[name] = one, other
     return found
-
-
-def default_of(name: str) -> Any:
-    default = FLAGS[name].default if name in FLAGS else None
-    return list(default) if isinstance(default, tuple) else default
 
 
 def what_it_is(record: Record) -> str:
@@ -169,23 +165,27 @@ def best_of(record: Record, name: str) -> str:
 def takeaways_of(record: Record, against: Record | None) -> list[str]:
     """What a person would say looking at the numbers; nothing that they do not show."""
     found = []
-    last, best = record.last, record.best
-    state = record.state
+    last, state = record.last, record.state
     if state not in ("finished", "running", "prepared", "waiting"):
         cause = str(record.run.attempts[-1].get("cause") or "") if record.run.attempts else ""
-        found.append(f"It did not finish: {shown(cause) if cause.startswith(state) else told(state, cause)}.")
-    if GOAL in last and GOAL in best:
-        value, step = best[GOAL]
-        worse = last[GOAL] - value
-        if worse > SAME * abs(value) and step is not None:
-            found.append(f"Its best validation was at step {step:,}; since then it got worse by {worse:.3g}.")
-        elif state == "finished" and step == last.get("step") and step:
+        found.append(f"{UNFINISHED}{shown(cause) if cause.startswith(state) else told(state, cause)}.")
+    if rehearsal := record.value("rehearsal"):
+        found.append(f"A rehearsal or a part of the validation split ({rehearsal}): its losses are not ranked.")
+    validations = validations_of(record.path, record.value("context_length"))
+    seen = alike(validations)
+    if len(seen) > 1:
+        best = min(seen, key=lambda one: one.loss)
+        worse = seen[-1].loss - best.loss
+        if worse > SAME * abs(best.loss):
+            found.append(f"Its best validation was at step {best.step:,}; since then it got worse by {worse:.3g}.")
+        elif state == "finished" and best is seen[-1] and best.step == last.get("step"):
             found.append("Its last validation was its best, so it may still have been improving.")
-    found += compared(record, against)
+    found += compared(record, against, validations)
     gain = last.get("valid_thinking_gain")
     if gain is not None and math.isfinite(gain) and is_trained(record):
-        helped = f"helped: the loss fell by {gain:.3g}" if gain > 0 else f"did not help: the loss rose by {-gain:.3g}"
-        found.append(f"Thinking {helped} nats from the first step of the descent to the last.")
+        fell = f"helped: the loss fell by {gain:.3g}" if gain > 0 else f"did not help: the loss rose by {-gain:.3g}"
+        changed = f"{fell} nats" if gain else "did not help: the loss stayed the same"
+        found.append(f"Thinking {changed} from the first step of the descent to the last.")
     alarms = record.run.rows("alarms.jsonl")
     kinds = list(dict.fromkeys(shown(str(alarm.get("kind"))) for alarm in alarms))
     if kinds:
@@ -212,18 +212,38 @@ def verdicts_of(record: Record, good: bool) -> list[str]:
     return [text[:1].upper() + text[1:] for text in texts]
 
 
-def compared(record: Record, against: Record | None) -> list[str]:
-    """Its best validation loss beside that of the run it is told from."""
-    if against is None or not is_trained(record) or not is_trained(against):
+def compared(record: Record, against: Record | None, validations: Sequence[Validation]) -> list[str]:
+    """Its loss beside that of the run it is told from, at the last step at which both were validated; or why not."""
+    if against is None or not any(one.step > 0 for one in validations):
         return []
-    if differences(against.settings, record.settings).keys() & DATA:  # losses on other texts are other numbers
+    theirs = validations_of(against.path, against.value("context_length"))
+    if not any(one.step > 0 for one in theirs):
         return []
-    (mine, _), (theirs, _) = record.best[GOAL], against.best[GOAL]
-    title, other = describe(GOAL).title, shown(against.run_id)
-    if abs(mine - theirs) <= SAME * max(abs(mine), abs(theirs)):
-        return [f"Best {title} {figure(mine)}, as {other} ({figure(theirs)})."]
-    better = "better" if mine < theirs else "worse"
-    return [f"Best {title} {figure(mine)}: {better} than {other} ({figure(theirs)}) by {abs(mine - theirs):.3g}."]
+    other, name = shown(against.run_id), LOSS
+    why = obstacle(against.settings, record.settings)
+    if why and not obstacle(against.settings, record.settings, BITS):  # of another tokenizer: a byte is a byte
+        name, why = BITS, None
+    if why:
+        return [f"No verdict against {other}: {why}."]
+    bits = name == BITS
+    met = meeting(validations, theirs, (lambda one: one.bytes) if bits else (lambda one: one.tokens))
+    if met is None or (bits and not met[0].bytes):
+        unit = "the tokenizers differ, and " if bits else ""
+        return [f"No verdict against {other}: {unit}there is no step at which both were validated over the same text."]
+    mine, its = (one.bits if bits else one.loss for one in met)
+    title, step = describe(name).title, f"step {met[0].step:,}"
+    if figure(mine) == figure(its):
+        return [f"At {step} its {title} is {figure(mine)}, as that of {other}."]
+    gap = f"{abs(mine - its):.3g}"
+    if differences(against.settings, record.settings).keys() == {"seed"}:
+        return [
+            f"At {step} its {title} is {figure(mine)}; {other}, of another seed, has {figure(its)}: {gap} by chance."
+        ]
+    better = "better" if mine < its else "worse"
+    return [
+        f"At {step} its {title} {figure(mine)} is {better} than that of {other} ({figure(its)}) by {gap}; "
+        "with one seed each nobody knows how much of it is chance."
+    ]
 
 
 def figure(value: Any) -> str:

@@ -5,7 +5,6 @@ W&B keeps its files in `<run folder>/wandb/`: a folder for each process that wor
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import urllib.error
@@ -17,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from runs.files import read_rows, write_json
+from runs.measured import Best, update_best
 from runs.metrics import describe
-from runs.reading import Run, number
+from runs.reading import Run
 
 AT_START = (
     *("config.json", "command.txt", "code.json", "code.diff", "environment.json", "job_script.slurm", "lineage.json"),
@@ -152,7 +152,7 @@ class Rows:
     def __init__(self, page: Any, earlier: Iterable[Mapping[str, Any]] = ()) -> None:
         self.page = page
         self.place: dict[str, Any] = {"step": 0}  # of the last row, and its time
-        self.best: dict[str, float] = {}
+        self.best: Best = {}
         for row in earlier:
             self.note_best(row)
 
@@ -164,26 +164,20 @@ class Rows:
         if row["step"] >= self.step:
             self.place = {name: row[name] for name in ("step", "time") if name in row}
         if self.note_best(row):
-            self.page.summary.update({f"best/{name}": value for name, value in self.best.items()})
+            told = {f"best/{name}": value for name, (value, _) in self.best.items() if describe(name).better}
+            self.page.summary.update(told)
 
     @property
     def step(self) -> int:
         return int(self.place["step"])
 
     def note_best(self, row: Mapping[str, Any]) -> bool:
-        """Whether something was never better."""
-        values = {name: number(row[name], math.nan) for name in row if name.startswith(("valid_", "test_"))}
-        better = {name: value for name, value in values.items() if self.is_better(name, value)}
-        self.best |= better
-        return bool(better)
-
-    def is_better(self, name: str, value: float) -> bool:
-        better = describe(name).better
-        if better is None or math.isnan(value):
-            return False
-        if name not in self.best:
-            return True
-        return value < self.best[name] if better == "lower" else value > self.best[name]
+        """Whether something was never better, as `runs list` has it."""
+        before = dict(self.best)
+        update_best(
+            self.best, [{name: row[name] for name in row if name == "step" or name.startswith(("valid_", "test_"))}]
+        )
+        return self.best != before
 
 
 def log_results(rows: Rows, run: Run) -> None:

@@ -133,7 +133,7 @@ def clips(history: History, facts: Facts) -> str | None:
     if not facts.clip or len(window) < 20:
         return None
     share, norm = float(np.mean([point.clipped for point in window])), float(np.median([p.norm for p in window]))
-    if share < 0.8 or norm < 5 * facts.clip:
+    if share <= 0.5 or norm < 5 * facts.clip:
         return None
     return (
         f"the gradient is clipped at {share:.0%} of the steps since step {window[0].step}, and its norm is "

@@ -20,6 +20,7 @@ from config import RunConfig
 from data import DataModule
 from data.stream import row_order
 from models import LanguageModel
+from runs.pictures import FAINT, GREY, pyplot
 from training.cost import step_cost
 from training.optimizers import build_optimizer
 
@@ -178,15 +179,12 @@ def suggest(rates: list[float], smooth: list[float]) -> tuple[float, float]:
 def draw_range_test(
     rates: list[float], losses: list[float], smooth: list[float], rising: float, suggestion: float, picture: Path
 ) -> None:
-    import matplotlib
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    axes.semilogx(rates, losses, color="0.75", label="loss")
+    plots = pyplot()
+    figure, axes = plots.subplots(figsize=(7, 4))
+    axes.semilogx(rates, losses, **FAINT, label="loss")
     axes.semilogx(rates, smooth, color="C0", label="smoothed")
-    axes.axvline(rising, color="0.5", linestyle=":", label=f"begins to rise at {rising:.1e}")
+    axes.axvline(rising, color=GREY, linestyle=":", label=f"begins to rise at {rising:.1e}")
     axes.axvline(suggestion, color="C1", linestyle="--", label=f"suggestion {suggestion:.1e}")
     axes.set_ylim(min(losses) - 0.3, losses[0] * 1.3)
     axes.set_xlabel("learning rate")
@@ -194,4 +192,4 @@ def draw_range_test(
     axes.legend()
     figure.tight_layout()
     figure.savefig(picture, dpi=120)
-    pyplot.close(figure)
+    plots.close(figure)

@@ -18,6 +18,7 @@ from models.energy_language_model import EnergyLanguageModel, Thinking
 from models.probe import Descent, descent, ranking, sample
 from runs import RunFolder
 from runs.files import append_row, write_atomically
+from runs.pictures import GREY, SHADE, pyplot
 from training.find import device_of
 from training.trainer import Training
 
@@ -210,18 +211,15 @@ def energy_plot(curve: Curve, evaluated: int, signs: Glyphs) -> list[str]:
 
 def draw_descent(curve: Curve, thinking: Thinking, file: object) -> None:
     """The same as a picture of two panels."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
     from matplotlib.ticker import MaxNLocator
 
-    figure, panels = pyplot.subplots(1, 2, figsize=(10, 4))
+    plots = pyplot()
+    figure, panels = plots.subplots(1, 2, figsize=(10, 4))
     steps, (fewest, *_, most) = np.arange(len(curve.mean)), (*thinking.step_counts, thinking.step_counts[-1])
     for panel in panels:
         if most > fewest:
-            panel.axvspan(fewest, most, color="0.93", label=f"trained with {fewest} to {most}")
-        panel.axvline(thinking.steps, color="0.5", linestyle=":", label=f"evaluated with {thinking.steps}")
+            panel.axvspan(fewest, most, **SHADE, label=f"trained with {fewest} to {most}")
+        panel.axvline(thinking.steps, color=GREY, linestyle=":", label=f"evaluated with {thinking.steps}")
         panel.set_xlabel("steps taken")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     bottom, top = curve.limits(thinking.steps)
@@ -239,5 +237,5 @@ def draw_descent(curve: Curve, thinking: Thinking, file: object) -> None:
     for panel in panels:
         panel.legend(fontsize="small")
     figure.tight_layout()
-    figure.savefig(file, dpi=120, format="png")  # type: ignore[arg-type]
-    pyplot.close(figure)
+    figure.savefig(file, dpi=120, format="png")
+    plots.close(figure)

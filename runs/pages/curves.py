@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from runs.comparing import extent
+from runs.measured import EVALUATED
 from runs.metrics import PLACE, describe
 
 AXES = ("step", "tokens", "seconds", "flops")
@@ -98,7 +100,10 @@ def decimate(values: np.ndarray, limit: int) -> np.ndarray:
 
 
 def curves_of(columns: dict[str, Column], settings: dict[str, Any]) -> dict[str, Any]:
-    """What a page draws: {"places": {axis: [...]}, "series": {name: {"x": steps, "y": values, title, unit, better}}}"""
+    """What a page draws: {"places": {axis: [...]}, "series": {name: {"x": steps, "y": values, title, unit, better}}}
+
+    Where rows say over how much they were evaluated, "of" has it: tokens, or bytes for bits per byte.
+    """
     columns = {**columns, **loss_shares(columns, settings)}
     drawn = {name: column for name, column in columns.items() if name not in PLACE and np.isfinite(column.value).any()}
     limit = min(MOST, max(FEWEST, POINTS // max(1, len(drawn))))
@@ -109,9 +114,26 @@ def curves_of(columns: dict[str, Column], settings: dict[str, Any]) -> dict[str,
             "x": plain(column.step[kept], EXACT),
             "y": plain(column.value[kept]),
             "rows": len(column.value),
+            **({"of": plain(seen[kept], EXACT)} if (seen := extent_of(columns, name, settings)) is not None else {}),
             **asdict(describe(name)),
         }
     return {"places": places(columns), "series": series}
+
+
+def extent_of(columns: dict[str, Column], name: str, settings: dict[str, Any]) -> np.ndarray | None:
+    """What each value of an evaluation was measured over: a number that is the same for the same text only."""
+    split, _, what = name.partition("_")
+    targets = columns.get(f"{split}_targets")
+    if split not in EVALUATED or targets is None or len(targets.step) != len(columns[name].step):
+        return None
+    length = settings.get("context_length")
+    if what != "bits_per_byte":
+        return np.array([extent(seen, length) for seen in targets.value])
+    loss, bits = columns.get(f"{split}_loss"), columns[name]
+    if loss is None or len(loss.step) != len(bits.step):
+        return None
+    rows = zip(targets.value, loss.value, bits.value, strict=True)
+    return np.array([extent(seen, length, *values) for seen, *values in rows])
 
 
 def loss_shares(columns: dict[str, Column], settings: dict[str, Any]) -> dict[str, Column]:
@@ -168,12 +190,28 @@ def extremes(columns: dict[str, Column]) -> dict[str, list[float | None]]:
         finite = np.isfinite(column.value)
         if name in PLACE or "/" in name or not finite.any():
             continue
-        steps, values = column.step[finite], column.value[finite]
+        values = column.value[finite]
+        last = plain(values[-1:], 7)
+        ranked = finite & largest(columns, name)
+        steps, values = column.step[ranked], column.value[ranked]
         better = describe(name).better
         at = {"lower": int(values.argmin()), "higher": int(values.argmax())}.get(better or "")
         best = [None, None] if at is None else [*plain([values[at]], 7), *plain([steps[at]], EXACT)]
-        found[name] = [*plain(values[-1:], 7), *best]
+        found[name] = [*last, *best]
     return found
+
+
+def largest(columns: dict[str, Column], name: str) -> np.ndarray:
+    """Which values the best is among, as runs/measured.py has it: after step 0, and over the most tokens."""
+    column = columns[name]
+    ranked = np.isfinite(column.value)
+    if name.partition("_")[0] in EVALUATED:
+        trained = ranked & (column.step != 0)
+        ranked = trained if trained.any() else ranked
+        seen = extent_of(columns, name, {})
+        if seen is not None and ranked.any():
+            ranked &= seen == seen[ranked].max()
+    return ranked
 
 
 def last(columns: dict[str, Column], name: str) -> float | None:

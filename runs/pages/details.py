@@ -3,40 +3,49 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from config.errors import UserError
 from config.flags import FLAGS
 from config.record import from_dict, values_of
+from runs.comparing import DATA, LIMITS, TOKENIZER, measured_on, rehearsal_of
 from runs.pages.curves import curves_of, read_columns
 from runs.reading import Run, number
-from runs.summary import NOT_COMPARED, Summary
+from runs.summary import NOT_COMPARED, UNFINISHED, Summary
 
 LONGEST = 100_000  # characters of one text; the file itself is a click away
 TAIL = 200  # lines of the log
 ROWS = 200  # notes, samples and alarms, the newest
 ANCESTORS = 20
+SENTENCE = 500  # characters of the line that says why a run failed
+FINE = ("finished", "running", "prepared", "waiting")
 
 
 def details_of(run: Run, words: Summary | None = None) -> dict[str, Any]:
     """Everything but the curves, as far as the folder has it; `words` are what can be said about it."""
     path = run.path
     names = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
+    log = log_of(path, names, str(run.settings.get("console_log_filename") or "console.log"))
+    failure = failure_of(run, log.get("tail", ""))
     return {
         "id": run.run_id,
         "name": run.name,
         "state": run.state,
+        "failure": failure,
         "began": run.began,
         "heartbeat": run.heartbeat,
         "job": run.job_name,
         "command": text_of(path / "command.txt").strip(),
         "settings": settings_of(run),
+        "rehearsal": rehearsal_of(run.settings.get),
+        "measured_on": kinds_of(run),
         "attempts": run.attempts,
         "lineage": lineage_of(run),
         "tags": run.tags,
         "summary": words.summary if words else [],
-        "takeaways": words.takeaways if words else [],
+        "takeaways": [text for text in words.takeaways if not text.startswith(UNFINISHED)] if words else [],
         "journal": [note._asdict() for note in run.notes[-ROWS:]],
         "alarms": sorted(run.rows("alarms.jsonl") + run.rows("divergence.jsonl"), key=step_of)[-ROWS:],
         "samples": run.rows("samples.jsonl")[-ROWS:],
@@ -46,9 +55,24 @@ def details_of(run: Run, words: Summary | None = None) -> dict[str, Any]:
         "code": run.read("code.json"),
         "diff": text_of(path / "code.diff"),
         "environment": run.read("environment.json"),
-        "log": log_of(path, names, str(run.settings.get("console_log_filename") or "console.log")),
+        "log": log,
         "missing": [name for name in ("config.json", "attempts.jsonl", "metrics.jsonl") if name not in names],
     }
+
+
+def failure_of(run: Run, log: str) -> dict[str, Any] | None:
+    """Why a run did not finish: the cause, and the line of its log that says more; None where it may yet finish."""
+    state = run.state
+    if state in FINE:
+        return None
+    last = run.attempts[-1] if run.attempts else {}
+    cause = str(last.get("cause") or state)
+    lines = [line.strip() for line in log.split("\n") if line.strip()]
+    said = ""
+    if cause.startswith("error: "):
+        error = re.compile(rf"([\w.]+\.)?{re.escape(cause.removeprefix('error: '))}\b")
+        said = next((line for line in reversed(lines) if error.match(line)), lines[-1] if lines else "")
+    return {"cause": cause, "said": said[:SENTENCE], "step": last.get("last_step", run.heartbeat.get("step"))}
 
 
 def step_of(row: dict[str, Any]) -> float:
@@ -71,6 +95,13 @@ def settings_of(run: Run) -> list[dict[str, Any]]:
         for group, flags in run.config.items()
         for name, value in flags.items()
     ]
+
+
+def kinds_of(run: Run) -> dict[str, dict[str, Any]] | None:
+    """What must be the same in two runs whose losses are compared; nothing where its settings are not known."""
+    kinds = {"data": DATA, "limits": LIMITS, "tokenizer": TOKENIZER}
+    told = {kind: {name: measured_on(run.settings, name) for name in names} for kind, names in kinds.items()}
+    return told if run.settings else None
 
 
 def defaults_for(settings: dict[str, Any]) -> dict[str, Any]:

@@ -87,7 +87,10 @@ class Site:
         self.forget(rows)
         listed = [rows[run.run_id] for run in runs]
         settings = differing(listed)
-        index = script("EBT.index", {"runs": public(listed, settings), "settings": settings})
+        same = {
+            name: value for name, value in (listed[0]["settings"] if listed else {}).items() if name not in settings
+        }
+        index = script("EBT.index", {"runs": public(listed, settings), "settings": settings, "shared": same})
         write_if_changed(self.pages / "runs.js", index)
         mark = hashlib.sha1(index.encode()).hexdigest()
         write_if_changed(self.pages / "live.js", f'EBT.pulse("{mark}", {every:g});\n')

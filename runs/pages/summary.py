@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
+from runs.comparing import rehearsal_of
 from runs.pages.curves import Column, extremes, last, spark
 from runs.reading import Run
 from runs.summary import NOT_COMPARED
@@ -24,7 +25,8 @@ KEY_SETTINGS = (
         "seed",
     ),
 )
-MEASURED = ("metrics", "spark", "step", "tokens", "seconds", "flops")
+PLACES = ("step", "epoch", "tokens", "seconds", "flops")
+MEASURED = ("metrics", "spark", *PLACES)
 
 
 def measured(columns: dict[str, Column]) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def measured(columns: dict[str, Column]) -> dict[str, Any]:
     return {
         "metrics": extremes(columns),
         "spark": spark(columns),
-        **{name: last(columns, name) for name in ("step", "tokens", "seconds", "flops")},
+        **{name: last(columns, name) for name in PLACES},
     }
 
 
@@ -48,7 +50,11 @@ def row_of(run: Run, known: dict[str, Any]) -> dict[str, Any]:
         "total": run.settings.get("max_steps"),
         "job": run.job_name,
         "tags": run.tags,
+        "rehearsal": rehearsal_of(run.settings.get),
         "archived": os.path.exists(run.path / "archived"),
+        "attempts": len(run.attempts),
+        "parent": run.parent,
+        "note": next((note.text.strip().split("\n")[0] for note in run.notes), None),
         "alarms": len(run.rows("alarms.jsonl")),
         "notes": len(run.notes),
         "settings": {name: value for name, value in run.settings.items() if name not in NOT_COMPARED},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -203,7 +204,8 @@ def test_a_run_is_told_from_its_parent_or_the_nearest_earlier_run(logs: Path) ->
     ]
     assert words.takeaways == [
         "Its best validation was at step 20; since then it got worse by 0.05.",
-        "Best validation loss 1.6000: better than timed_20260102-120000_02abcd (1.7000) by 0.1.",
+        "At step 30 its validation loss 1.6500 is better than that of timed_20260102-120000_02abcd (1.9000) by 0.25; "
+        "with one seed each nobody knows how much of it is chance.",
         "Thinking helped: the loss fell by 0.2 nats from the first step of the descent to the last.",
         "An alarm: plateau.",
         "Starved by the loader.",
@@ -224,8 +226,136 @@ def test_what_cannot_be_compared_is_not(logs: Path) -> None:
     assert [record.path for record in records[:2]] == [begun, other_text]
     assert summarise(records[0], records).takeaways == ["It did not finish: interrupted: SIGTERM."]
     assert summarise(records[1], records).takeaways == [
-        "Its last validation was its best, so it may still have been improving."
+        "No verdict against old_20260104-120000_04abcd: the tokenizers differ, and there is no step at which both were "
+        "validated over the same text."
     ]
+
+
+def validated(step: int, loss: float, targets: int, tokens_per_byte: float = 1.0) -> dict[str, float]:
+    bits = loss * tokens_per_byte / math.log(2)
+    return {"step": step, "valid_loss": loss, "valid_targets": targets, "valid_bits_per_byte": bits}
+
+
+def verdict(logs: Path, *flags: str, mine: list[dict[str, float]], theirs: list[dict[str, float]]) -> str:
+    """What the takeaways say of two runs, the newer of which has these flags."""
+    for day, (rows, words) in enumerate(((theirs, ()), (mine, flags)), 1):
+        write_rows(make_run(logs, f"run{day}", *words, day=day, losses=()) / "metrics.jsonl", *rows)
+    records = load(logs)
+    found = [text for text in summarise(records[0], records).takeaways if "run1_" in text]
+    return found[0].replace("run1_20260101-120000_01abcd", "A") if found else ""
+
+
+def test_a_verdict_is_of_equal_steps_and_equal_tokens(tmp_path: Path) -> None:
+    other = ("--weight_decay", "0.1")
+    chance = "; with one seed each nobody knows how much of it is chance."
+
+    def told(name: str, mine: list[dict[str, float]], theirs: list[dict[str, float]], *flags: str) -> str:
+        return verdict(tmp_path / name, *(flags or other), mine=mine, theirs=theirs)
+
+    # 200 steps against 100: only where both were validated, and not in between
+    long, short = (
+        [validated(step, 3 - step / 100, 64) for step in (0, 50, 150, 200)],
+        [validated(step, 3 - step / 90, 64) for step in (0, 50, 100)],
+    )
+    assert told("steps", long, short) == (
+        f"At step 50 its validation loss 2.5000 is worse than that of A (2.4444) by 0.0556{chance}"
+    )
+    none = "No verdict against A: there is no step at which both were validated over the same text."
+    assert told("gap", [validated(60, 2.0, 64)], [validated(50, 2.1, 64), validated(70, 1.9, 64)]) == none
+    assert told("zero", [validated(0, 5.0, 64)], [validated(0, 6.0, 64)]) == ""
+    assert told("tokens", [validated(50, 2.0, 64)], [validated(50, 2.1, 512)]) == none
+    # a sample while training, the whole split at the end
+    whole = [validated(50, 2.0, 64), validated(100, 1.4, 64), validated(100, 1.6, 512)]
+    assert told("whole", whole, [*whole[:2], validated(100, 1.5, 512)]) == (
+        f"At step 100 its validation loss 1.6000 is worse than that of A (1.5000) by 0.1{chance}"
+    )
+    assert told("tie", whole, whole) == "At step 100 its validation loss is 1.6000, as that of A."
+    assert told("seed", [validated(50, 2.0, 64)], [validated(50, 2.1, 64)], "--seed", "1") == (
+        "At step 50 its validation loss is 2; A, of another seed, has 2.1000: 0.1 by chance."
+    )
+    assert told("data", whole, whole, "--max_documents", "5") == (
+        "No verdict against A: other data (--max_documents 0 and 5)."
+    )
+    assert told("limits", whole, whole, "--limit_val_batches", "3") == (
+        "No verdict against A: other limits of validation (--limit_val_batches all and 3)."
+    )
+    assert "is worse" in told("each", whole, [*whole[:2], validated(100, 1.5, 512)], "--limit_val_batches", "1")
+    # as many tokens, but of rows of another length: another sample. The whole split is no multiple of both.
+    assert told("rows", [validated(50, 2.0, 512)], [validated(50, 2.1, 512)], "--context_length", "32") == none
+    assert "is better" in told("all", [validated(50, 2.0, 500)], [validated(50, 2.1, 500)], "--context_length", "32")
+    # bits per byte of the same 512 bytes
+    assert told("bits", [validated(50, 4.0, 128, 0.25)], [validated(50, 2.0, 512)], "--tokenizer", "bpe:300") == (
+        f"At step 50 its validation bits per byte 1.4427 is better than that of A (2.8854) by 1.44{chance}"
+    )
+
+
+def test_a_sample_does_not_hide_that_a_run_got_worse(tmp_path: Path) -> None:
+    rows = [validated(50, 2.0, 64), validated(100, 2.2, 64), validated(100, 1.9, 512)]
+    write_rows(make_run(tmp_path, losses=()) / "metrics.jsonl", *rows)
+    (record,) = load(tmp_path)
+    assert record.best["valid_loss"] == [1.9, 100] and record.best["valid_targets"] == [512, 100]
+    assert summarise(record, [record]).takeaways == [
+        "Its best validation was at step 50; since then it got worse by 0.2."
+    ]
+
+
+def test_rehearsals_are_marked_and_not_ranked(runs: Command) -> None:
+    for day, flags in enumerate(
+        (("--debug_mode",), ("--overfit_batches", "1"), ("--fast_dev_run",), ("--limit_val_batches", "2")), 5
+    ):
+        make_run(runs.logs, f"quick{day}", *flags, day=day, losses=(0.5,))
+    told = runs("best")
+    assert told.startswith("timed_20260102-120000_02abcd: validation loss 1.7000 at step 20, the lowest of 2.\n")
+    assert told.endswith(
+        "4 runs are left out: a rehearsal, validated on a part of the split, or not trained yet; "
+        "python -m runs list --where rehearsal shows which.\n"
+    )
+    assert runs("best", "--where", "rehearsal~overfit").startswith("quick6_20260106-120000_06abcd: validation loss 0.5")
+    assert runs.refused("best", "--where", "name=quick5").startswith(
+        "METRIC is valid_loss: no run that fits can be ranked by it. 1 run is left out: a rehearsal"
+    )
+    listed = runs("list", "--columns", "name,best.valid_loss,rehearsal")
+    assert [line.strip().split(maxsplit=2) for line in listed.splitlines() if "quick" in line] == [
+        ["quick8", "0.5000*", "--limit_val_batches 2"],
+        ["quick7", "0.5000*", "--fast_dev_run"],
+        ["quick6", "0.5000*", "--overfit_batches 1"],
+        ["quick5", "0.5000*", "--debug_mode"],
+    ]
+    assert "1.7000 " in listed and "* rehearsed, or validated on a part of the split: not ranked." in listed
+    assert "*" not in runs("list", "--where", "rehearsal=none")
+    assert "A rehearsal or a part of the validation split (--debug_mode): its losses are not ranked." in runs(
+        "show", "quick5"
+    )
+
+
+def test_the_best_of_each_kind_of_validation(runs: Command) -> None:
+    """Neither another text nor another number of tokens makes a run the best."""
+    easy = make_run(runs.logs, "easy", "--max_documents", "5", day=5, losses=(0.9,))
+    for day, targets, loss in ((6, 512, 1.5), (7, 512, 1.4), (8, 64, 1.0)):
+        write_rows(make_run(runs.logs, f"n{day}", day=day, losses=()) / "metrics.jsonl", validated(10, loss, targets))
+    told = [line for line in runs("best").splitlines() if ": validation loss" in line]
+    assert told == [
+        "n7_20260107-120000_07abcd: validation loss 1.4000 at step 10, the lowest of 2 on pydocs, bytes, 512 tokens.",
+        "timed_20260102-120000_02abcd: validation loss 1.7000 at step 20, the lowest of 2 on pydocs, bytes.",
+        "n8_20260108-120000_08abcd: validation loss 1 at step 10, the lowest of 1 on pydocs, bytes, 64 tokens.",
+        f"{easy.name}: validation loss 0.9000 at step 10, the lowest of 1 on pydocs, bytes.",
+    ]
+    assert "Only runs of one line can be compared" in runs("best")
+    write_rows(make_run(runs.logs, "bpe", "--tokenizer", "bpe:300", day=9, losses=()) / "metrics.jsonl",
+               validated(10, 4.0, 128, 0.25))  # fmt: skip
+    assert runs("best", "valid_bits_per_byte").startswith(
+        "bpe_20260109-120000_09abcd: validation bits per byte 1.4427 at step 10, the lowest of 3 on pydocs"
+    )
+
+
+def test_a_validation_before_the_first_step_is_no_result(runs: Command) -> None:
+    folder = make_run(runs.logs, "begun", day=5, losses=())
+    write_rows(folder / "metrics.jsonl", validated(0, 0.1, 512))
+    assert "begun" not in runs("best").partition("left out")[0]
+    write_rows(folder / "metrics.jsonl", validated(10, 1.2, 64))
+    assert runs("best").count("begun") == 2 and "left out" not in runs("best")
+    (record,) = (record for record in load(runs.logs) if record.name == "begun")
+    assert record.best["valid_loss"] == [1.2, 10]
 
 
 def test_a_flag_that_an_older_version_did_not_have_is_no_change(logs: Path) -> None:

@@ -163,6 +163,23 @@ def test_best_is_by_the_metrics_own_direction() -> None:
     assert spark({"train_loss": Column(steps, values)}) == [3, 1, 2] and spark({}) == []
 
 
+def test_the_best_is_of_the_largest_evaluation_after_step_0() -> None:
+    steps = np.array([0.0, 10.0, 20.0, 20.0])
+    seen, loss = np.array([512.0, 64.0, 64.0, 512.0]), np.array([0.5, 2.0, 1.5, 1.8])
+    columns = {"valid_loss": Column(steps, loss), "valid_targets": Column(steps, seen)}
+    columns["valid_bits_per_byte"] = Column(steps, loss / math.log(2) / 4)  # four bytes a token
+    found = extremes(columns)
+    assert found["valid_loss"] == [1.8, 1.8, 20]
+    assert extremes({name: Column(column.step[:3], column.value[:3]) for name, column in columns.items()})[
+        "valid_loss"
+    ] == [1.5, 1.5, 20]
+    series = curves_of(columns, {})["series"]
+    assert series["valid_loss"]["of"] == [512, 64, 64, 512]
+    assert series["valid_bits_per_byte"]["of"] == [2050, 256, 256, 2050]  # bytes, to three digits
+    columns["valid_accuracy"] = Column(steps[:2], loss[:2])  # rows that do not fit together say nothing
+    assert "of" not in curves_of(columns, {})["series"]["valid_accuracy"]
+
+
 def test_the_terms_of_a_loss_are_told_as_shares() -> None:
     steps = np.array([10.0, 20.0])
     columns = {

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fake_run(logs, "three-steps", seed, offset=noise, number=10 + seed, flags=("--mcmc_num_steps", "3"))
     wide = fake_run(logs, SCRIPT, offset=0.3, number=20, flags=("--model_size", "3xs"))
     fake_run(logs, "old", number=30, flops=False)
+    fake_run(logs, "bare", number=25, rows=[])
     (two / "code.diff").write_text("diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n-old <b>\n+new\n")
     (wide / "samples.jsonl").write_text(json.dumps({"step": 1, "prompt": "<b>", "text": "<img src=x>"}) + "\n")
     (wide / "journal.jsonl").write_text(json.dumps({"time": 1, "tag": "IDEA", "text": "</script>"}) + "\n")
@@ -100,10 +101,10 @@ def index(window: Window, logs: Path) -> Window:
 
 def test_the_index_lists_sorts_and_filters(index: Window) -> None:
     page = index.page
-    assert len(index.names()) == 8 and index.names()[0] == "old"  # the newest first
+    assert len(index.names()) == 9 and index.names()[0] == "old"  # the newest first
     assert page.locator("tbody svg polyline").count() == 8
     page.click("th[data-key=best] button")
-    best = [float(text) for text in page.locator("tbody tr td:nth-child(5)").all_inner_texts()]
+    best = [float(text) for text in page.locator("tbody tr td:nth-child(6)").all_inner_texts() if text]
     assert best == sorted(best) and index.names()[0] == "three-steps"
     page.click("th[data-key=best] button")
     assert page.get_attribute("th[data-key=best]", "aria-sort") == "descending" and index.names()[0] == "two-steps"
@@ -118,15 +119,52 @@ def test_the_index_lists_sorts_and_filters(index: Window) -> None:
     assert index.names() == [SCRIPT]
 
 
+def test_the_search_is_that_of_the_command_line(index: Window) -> None:
+    page = index.page
+
+    def found(query: str) -> list[str]:
+        page.fill("#search", query)
+        assert page.inner_text("#mistake") == "", query
+        return sorted(set(index.names()))
+
+    def mistake(query: str) -> list[str]:
+        page.fill("#search", query)
+        assert index.names() == [] and not page.is_visible("#none")
+        return str(page.locator("#mistake").text_content()).split("\n  ")
+
+    assert found("mcmc_num_steps=3 and seed=1 or name~SCRIPT") == ["three-steps", SCRIPT]
+    assert found("not (seed=0 or seed=1) steps") == ["three-steps", "two-steps"]
+    assert found("model_name=ebt old") == ["old"], "a setting that all runs share"
+    assert found("best.valid_loss<1.12") == ["three-steps"] and found("valid_loss=none") == ["bare"]
+    assert found("began>2027") == [] and len(found("began<2027 step>=200")) == 4
+    assert found("rehearsal=none state!=finished") == [SCRIPT]
+    assert mistake("old valid_los<2") == [
+        *("no run has a setting or metric valid_los: did you mean valid_loss?", "old valid_los<2", "    ^^^^^^^^^")
+    ]
+    assert mistake("best.valid_los<2")[0].endswith("did you mean best.valid_loss?")
+    assert mistake("valid_loss<low")[0] == "valid_loss is a number: compare it with one."
+    assert mistake("valid_loss<") == [
+        *("a value belongs after <: a number, a word, true, false or none.", "valid_loss<", "           ^")
+    ]
+    for query, sentence in {
+        "(old": "this bracket is not closed.",
+        "old)": "this bracket closes nothing.",
+        "'old": "this quote is not closed.",
+        "old and": "a setting or a metric belongs here, such as valid_loss<2.",
+        "name~[": "this is no regular expression",
+    }.items():
+        assert mistake(query)[0].startswith(sentence)
+
+
 def test_a_name_with_a_script_is_text_and_its_run_opens(index: Window) -> None:
     page = index.page
     page.click(f"text={SCRIPT}")
-    page.wait_for_selector(".plot[data-drawn]")
+    page.wait_for_selector(".plot .main-svg")
     assert page.inner_text("h1") == SCRIPT and page.title() == SCRIPT
     headings = page.locator("h3").all_inner_texts()
     assert headings[:3] == ["Loss", "Validation loss after each descent step", "Energy along the descent"]
     assert {"Processor", "Journal", "Samples", "Settings", "Record"} <= set(headings)
-    assert page.locator(".plot[data-drawn]").first.locator(".annotation").all_text_contents() == ["attempt 2"]
+    assert page.locator(".plot").first.locator(".annotation").all_text_contents() == ["attempt 2"]
     text = page.inner_text("main")
     assert "<b><img src=x>" in text and "</script>" in text and "loss <i>rises" in text
     assert page.locator("main img").count() == 0
@@ -144,6 +182,80 @@ def test_a_name_with_a_script_is_text_and_its_run_opens(index: Window) -> None:
     assert page.locator(".plot").first.locator("path.js-line").count() == 3  # training, pale and smoothed; validation
     page.click("a.back")
     page.wait_for_selector("tbody tr")
+
+
+def test_a_failure_and_the_last_losses_are_on_top(window: Window, tmp_path: Path) -> None:
+    run = fake_run(tmp_path, "broken", rows=[*validated({0: 6.0, 20: 3.0}, 64), {"step": 30, "train_loss": 2.5}])
+    ended = {"attempt": 1, "end": "x", "cause": "error: KeyError", "last_step": 30}
+    with open(run / "attempts.jsonl", "a") as file:
+        file.write(json.dumps(ended) + "\n")
+    (run / "console.log").write_text("Traceback\nKeyError: 'old'\nTraceback\n  raise KeyError\nKeyError: '<b>'\nbye\n")
+    Site(tmp_path).write()
+    page = window.page
+    page.goto((tmp_path / "pages" / f"{run.name}.html").as_uri())
+    assert page.inner_text(".failure").split("\n\n") == ["Failed at step 30: error: KeyError", "KeyError: '<b>'"]
+    assert "It did not finish" not in page.inner_text("main")
+    facts = dict(text.split("\n")[:2] for text in page.locator(".fact").all_inner_texts())
+    assert facts["Last validation loss"] == "3.0000" == facts["Best validation loss"]
+    assert facts["Last training loss"] == "2.5000"
+    heights = [page.locator(place).bounding_box()["y"] for place in (".failure", ".facts", ".plot >> nth=0")]  # type: ignore[index]
+    assert heights == sorted(heights) and heights[1] < 400
+
+
+def test_charts_are_drawn_wherever_they_are_and_nothing_lies_over_them(window: Window, tmp_path: Path) -> None:
+    """A full-page picture and a print do not scroll first."""
+    rows: list[dict[str, Any]] = [
+        {"step": step, "train_loss": 2.0, "gradient_norm": 3.0 + step, "clipped_share": 1.0, "step_size": step}
+        | {"loader_wait_share": step / 100, "energy_gap": step, "learning_rate/decay": step, "tokens_per_second": step}
+        for step in range(10, 60, 10)
+    ]
+    run = fake_run(
+        tmp_path, "few", rows=[*rows, *validated({0: 3.0, 20: 2.5, 40: 2.4}, 64), *validated({50: 2.3}, 512)]
+    )
+    (run / "usage.jsonl").write_text(
+        "".join(f'{{"step": {n}, "cpu_percent": {n}, "loader_wait_share": {n}}}\n' for n in range(9))
+    )
+    Site(tmp_path).write()
+    page = window.page
+    page.goto((tmp_path / "pages" / f"{run.name}.html").as_uri())
+    plots = page.locator(".plot")
+    assert plots.count() == page.locator(".plot .cartesianlayer").count() >= 8
+    headings = page.locator("h3").all_inner_texts()
+    assert headings.count("Waiting for data") == 1 and "Time spent waiting for data" not in headings
+    for place in range(plots.count()):
+        plot = plots.nth(place)
+        assert plot.locator(".xtitle").text_content() and plot.locator(".ytitle").text_content()
+        assert plot.locator("path.point").count() >= 4, "few points are marked one by one"
+        plot.scroll_into_view_if_needed()
+        plot.hover()
+        bar, curve = (plot.locator(name).first.bounding_box() for name in (".modebar", ".nsewdrag"))
+        assert bar and curve and bar["y"] + bar["height"] <= curve["y"] + 1
+    loss = page.locator("section", has=page.get_by_text("Loss", exact=True)).locator("path.point")
+    assert loss.count() == 5 + 3 + 1  # training, validation of a sample, and of the whole split, which is no part of it
+    norm = page.locator("section.card", has=page.get_by_text("Gradient norm", exact=True))
+    assert norm.locator(".warn").inner_text() == "\u26a0 clipped to 1 at 100\u2009% of the steps"
+    assert norm.locator("path.js-line").count() == 2  # the curve, and what is allowed
+    wide = page.locator(".main-svg").first.get_attribute("width")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator(".main-svg").first.get_attribute("width") == "1002"
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.wait_for_selector(f".main-svg[width='{wide}']")
+
+
+def test_the_list_has_its_dates_at_1400_pixels(browser: Browser, tmp_path: Path) -> None:
+    for number, flags in enumerate(
+        (("--debug_mode",), ("--mcmc_num_steps", "3"), ("--model_size", "3xs", "--seed", "3"))
+    ):
+        fake_run(
+            tmp_path, f"a-rather-long-name-{number}", number=number, flags=(*flags, "--context_length", f"{number + 9}")
+        )
+    Site(tmp_path).write()
+    page = browser.new_page(viewport={"width": 1400, "height": 800})
+    page.goto((tmp_path / "index.html").as_uri())
+    box = page.locator("td", has_text="01-02 03:04").first.bounding_box()
+    assert box and box["x"] + box["width"] < 1400
+    assert page.locator("tbody .name", has_text="name-0").locator(".mark").inner_text() == "not ranked"
+    page.close()
 
 
 def test_two_runs_are_compared_on_every_axis(index: Window) -> None:
@@ -190,13 +302,98 @@ def test_seeds_become_a_band_with_a_verdict(window: Window, logs: Path) -> None:
     assert "+new" in page.locator("pre.diff").first.text_content()  # type: ignore[operator]
 
 
-def test_an_axis_that_a_run_lacks_is_hidden_and_said(window: Window, logs: Path) -> None:
+def test_a_run_without_data_takes_no_axis_and_no_metric_from_the_others(window: Window, logs: Path) -> None:
     page = window.page
-    files = [next((logs / "runs").glob(f"{name}_*")).name for name in ("old", "three-steps")]
+    files = [next((logs / "runs").glob(f"{name}_*")).name for name in ("old", "three-steps", "bare")]
     page.goto(f"{(logs / 'compare.html').as_uri()}#{','.join(files)},..%2F..%2Fevil")
     page.wait_for_selector(".verdict")
-    assert page.inner_text(".lacking") == "FLOPs: not recorded by old"
-    assert page.locator(".segments button").all_inner_texts() == ["Step", "Tokens", "Time"]
+    assert page.locator("select[name=metric]").input_value() == "valid_loss"
+    assert page.locator(".segments button").all_inner_texts() == ["Step", "Tokens", "Time", "FLOPs"]
+    assert page.inner_text(".lacking") == "Tokens: not recorded by bare; Time: not recorded by bare; " + (
+        "FLOPs: not recorded by old, bare"
+    )
+    assert page.locator(".legend li").all_inner_texts() == ["old", "three-steps"]
+    assert page.inner_text("#legend p") == "Not drawn, since it was not recorded: bare."
+    page.click("button[data-value=flops]")
+    assert page.locator(".legend li").all_inner_texts() == ["three-steps"]
+    assert page.inner_text("#legend p") == "Not drawn, since it was not recorded: old, bare."
+
+
+def validated(losses: dict[int, float], targets: int, tokens_per_byte: float = 1.0) -> list[dict[str, Any]]:
+    return [
+        {
+            "step": step,
+            "tokens": 64 * step,
+            "seconds": step,
+            "flops": step,
+            "valid_loss": loss,
+            "valid_targets": targets,
+        }
+        | {"valid_bits_per_byte": loss * tokens_per_byte / math.log(2)}
+        for step, loss in losses.items()
+    ]
+
+
+def test_a_verdict_only_where_a_statistician_would_sign_it(window: Window, tmp_path: Path) -> None:
+    curve = {step: 4.0 - step / 100 for step in (0, 20, 40, 60)}
+    better = {step: loss - 0.2 for step, loss in curve.items()}
+    runs = {
+        "base": ((), validated(curve, 512)),
+        "wd": (("--weight_decay", "0.1"), validated(better, 512)),
+        "same": (("--weight_decay", "0.2"), validated(curve, 512)),
+        "odd": (("--weight_decay", "0.3"), validated({0: 4.0, 30: 1.0, 50: 0.9, 70: 0.8}, 512)),
+        "sample": (("--weight_decay", "0.4"), validated(better, 64) + validated({60: 3.5}, 512)),
+        "fewer": (("--weight_decay", "0.5"), validated(better, 64)),
+        "begun": (("--weight_decay", "0.6"), validated({0: 1.0}, 512)),
+        "text": (("--max_documents", "5"), validated(better, 512)),
+        "limit": (("--limit_val_batches", "3"), validated(better, 512)),
+        "bpe": (("--tokenizer", "bpe:300"), validated({step: 4 * y - 1 for step, y in curve.items()}, 128, 0.25)),
+    }
+    files = {
+        name: fake_run(tmp_path, name, number=number, flags=flags, rows=rows).name
+        for number, (name, (flags, rows)) in enumerate(runs.items())
+    }
+    Site(tmp_path).write()
+    page = window.page
+
+    def verdict(*names: str, axis: str = "step") -> str:
+        page.goto(f"{(tmp_path / 'compare.html').as_uri()}#{','.join(files[name] for name in names)}")
+        for name in names:
+            page.wait_for_selector(f'.chip a:text-is("{name}")')
+        page.select_option("select[name=metric]", "valid_loss")
+        page.click(f"button[data-value={axis}]")
+        return page.inner_text(".verdict .lead")
+
+    chance = " One seed each, so nobody knows how much is chance: repeat with another --seed. "
+    throughout = "The better one was ahead throughout, from step 20."
+    assert verdict("base", "wd") == f"wd is lower by 0.2000 nats per token than base at step 60.{chance}{throughout}"
+    assert verdict("base", "same") == "base and same are equal at step 60. No winner."
+    nowhere = "No verdict: there is no step after the first at which all of them were measured over the same tokens."
+    assert [verdict("base", name) for name in ("odd", "fewer", "begun")] == [nowhere] * 3
+    # a sample while training, the whole split at the end: told there
+    assert verdict("base", "sample") == (
+        f"base is lower by 0.1000 nats per token than sample at step 60.{chance}"
+        "The better one was measured beside it only once."
+    )
+    assert verdict("base", "text") == (
+        "No verdict: these runs have other data (--max_documents 0 and 5), so their numbers do not mean the same."
+    )
+    assert "other limits of validation (--limit_val_batches all and 3)" in verdict("base", "limit")
+    assert verdict("base", "bpe").startswith("bpe is lower by 0.3607 bits per byte than base at step 60.")
+    assert "in bits per byte, since the tokenizers differ" in page.inner_text(".verdict")
+    assert verdict("base", "wd", "text").startswith("wd is lower by 0.2000 nats per token than base at step 60.")
+    assert (
+        "Left out, since runs with other data (--max_documents 0 and 5) cannot be compared: text."
+        in page.inner_text(".verdict")
+    )
+    # one that was measured elsewhere does not take the verdict from the others
+    assert verdict("odd", "base", "wd", "begun").startswith(
+        "wd is lower by 0.2000 nats per token than base at step 60."
+    )
+    assert "at which all were measured over the same tokens: odd, begun." in page.inner_text(".verdict")
+    assert verdict("base", "odd", axis="seconds") == (
+        "No verdict: there is no place on this axis at which all of them were measured over the same tokens."
+    )
 
 
 def test_no_runs_and_archived_runs(window: Window, tmp_path: Path) -> None:
@@ -283,21 +480,33 @@ def test_the_arithmetic_of_curves(math_page: Page) -> None:
     assert js(along) == [320, 640, 640]
 
 
-def test_where_one_curve_overtakes_another(math_page: Page) -> None:
-    def turns(first: str, second: str, better: str = "lower", least: float = 0) -> list[tuple[int, bool]]:
-        xs = "Array.from({length: 101}, (_, x) => x)"
-        curve = "[{0}, {0}.map((x) => {1})]"
-        words = f"{curve.format(xs, first)}, {curve.format(xs, second)}, '{better}', {least}"
-        return [(round(turn["x"]), turn["leads"]) for turn in math_page.evaluate(f"EBT.math.overtakings({words})")]
+def test_curves_meet_where_all_were_measured_over_the_same(math_page: Page) -> None:
+    def meetings(
+        *curves: Sequence[tuple[float, float, int | None]], near: float = 0
+    ) -> list[tuple[float, list[float]]]:
+        points = [[{"x": x, "y": y, "of": of} for x, y, of in curve] for curve in curves]
+        found = math_page.evaluate("([points, near]) => EBT.math.meetings(points, near)", [points, near])
+        return [(each["x"], each["values"]) for each in found]
 
-    assert turns("100 - x", "50") == [(50, True)]
-    assert turns("100 - x", "50", "higher") == [(50, False)]
-    assert turns("x", "200") == [] and turns("5", "5") == []
-    assert turns("Math.cos(x / 10)", "0") == [(16, True), (47, False), (79, True)]
-    # A tremble around the other curve is no change of lead: one is told, where the first of them was.
-    assert len(turns("50 - x + 5 * Math.sin(x)", "0")) > 1
-    ((place, leads),) = turns("50 - x + 5 * Math.sin(x)", "0", least=10)
-    assert leads and 45 <= place <= 55
+    a = [(x, x / 10, 64) for x in (10, 20, 30)]
+    assert meetings(a, [(15, 1.0, 64), (20, 5.0, 64), (40, 1.0, 64)]) == [(20, [2, 5])]
+    assert meetings(a, [(20, 5.0, 512)]) == [] == meetings(a, [])
+    assert meetings([*a, (30, 9.0, 512)], [(30, 7.0, 64), (30, 8.0, 512)]) == [(30, [9, 8])]  # the larger one counts
+    assert meetings(a, [(10.1, 1.0, 64), (19, 2.0, 64)], near=0.2) == [(10, [1, 1])]
+    assert meetings([(5, 1.0, None)], [(5, 2.0, None)], [(5, 3.0, None)]) == [(5, [1, 2, 3])]
+
+
+def test_where_one_curve_overtakes_another(math_page: Page) -> None:
+    def turns(*leads: float, least: float = 0) -> list[tuple[int, int, bool]]:
+        words = [list(range(len(leads))), list(leads), least]
+        found = math_page.evaluate("([places, leads, least]) => EBT.math.overtakings(places, leads, least)", words)
+        return [(turn["from"], turn["to"], turn["leads"]) for turn in found]
+
+    assert turns(-2, -1, 1, 2) == [(1, 2, True)] and turns(1, 2, -1) == [(1, 2, False)]
+    assert turns(1, 2, 3) == [] == turns(0, 0, 0) == turns()
+    assert turns(-1, 0, 0, 1) == [(0, 3, True)]
+    # a tremble around the other curve is no change of lead
+    assert turns(-9, 0.1, -0.1, 0.1, 9, least=1) == [(0, 4, True)]
 
 
 def test_a_difference_is_judged_by_the_noise_of_seeds(math_page: Page) -> None:
@@ -309,9 +518,17 @@ def test_a_difference_is_judged_by_the_noise_of_seeds(math_page: Page) -> None:
     assert verdict([1.0, 1.02, 0.98], [1.5, 1.52, 1.48])["kind"] == "beyond"
     assert verdict([1.0, 1.02, 0.98], [1.01, 1.03, 0.99])["kind"] == "within"
     # Welch: equal spreads of 0.02 and three seeds each have four degrees of freedom.
-    assert verdict([1.0, 1.02, 0.98], [1.0, 1.02, 0.98])["noise"] == pytest.approx(2.776 * 0.02 * math.sqrt(2 / 3))
+    assert verdict([1.0, 1.02, 0.98], [1.0, 1.02, 0.98])["noise"] == pytest.approx(
+        2.7764 * 0.02 * math.sqrt(2 / 3), 1e-4
+    )
     # One seed against three: its noise is taken to be theirs, with their two degrees of freedom.
-    assert verdict([1.0], [1.0, 1.02, 0.98])["noise"] == pytest.approx(4.303 * 0.02 * math.sqrt(1 + 1 / 3))
+    assert verdict([1.0], [1.0, 1.02, 0.98])["noise"] == pytest.approx(4.3027 * 0.02 * math.sqrt(1 + 1 / 3), 1e-4)
+    # Of three settings the best was picked: three pairs share the 5 %.
+    three = math_page.evaluate("EBT.math.verdict([1, 1.02, 0.98], [1, 1.02, 0.98], 3).noise")
+    assert three == pytest.approx(3.9608 * 0.02 * math.sqrt(2 / 3), 1e-4)
+    table = [(1, 0.95, 12.706), (2.5, 0.95, 3.5747), (30, 0.95, 2.0423), (1e4, 0.99, 2.5763)]
+    for freedom, share, expected in table:
+        assert math_page.evaluate(f"EBT.math.student({freedom}, {share})") == pytest.approx(expected, 1e-3)
     assert verdict([1.0, 1.0], [1.0, 1.0]) == {"kind": "within", "difference": 0, "noise": 0}
 
 

@@ -189,6 +189,13 @@ def test_a_fault_is_not_taken_for_another(kind: str, tmp_path: Path) -> None:
     assert alarms(changed(FAULTS[kind][0]), tmp_path).keys() == {kind}
 
 
+def test_clipping_most_steps_hard_is_told(tmp_path: Path) -> None:
+    def most(one: dict[str, Any]) -> dict[str, float]:
+        return {"gradient_norm": 30.0, "clipped_share": 0.6}
+
+    assert alarms(changed(most), tmp_path).keys() == {"clipping"}
+
+
 def test_clipping_a_little_is_no_trouble(tmp_path: Path) -> None:
     assert alarms(changed(lambda one: {"gradient_norm": 3.0}), tmp_path) == {}
     assert alarms(changed(lambda one: {"gradient_norm": 30.0}), tmp_path, Facts(80, 0.0, UNIGRAM)) == {}

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from config import SettingsError, parse_command_line
 from config.flags import FLAGS
@@ -74,6 +75,11 @@ def test_the_picture_is_a_png() -> None:
     file = io.BytesIO()
     draw_descent(CURVE, model.thinking, file)  # type: ignore[arg-type]
     assert file.getvalue().startswith(b"\x89PNG") and len(file.getvalue()) > 10_000
+    # read on a white page and on a dark one: no background, and letters neither black nor white
+    pixels = np.asarray(Image.open(file).convert("RGBA")) / 255
+    assert (pixels[0, :, 3] == 0).all()
+    drawn = pixels[pixels[..., 3] == 1][:, :3] @ (0.2126, 0.7152, 0.0722)
+    assert drawn.min() > 0.2 and drawn.max() < 0.75
 
 
 def test_text_of_a_model_cannot_steer_the_terminal() -> None:

@@ -33,6 +33,8 @@ EBT.axisOf = function (axis, longest) {
   return { title: `${EBT.axes.seconds.title}, ${unit}`, scale: (x) => (x === null ? null : x / divisor) };
 };
 
+EBT.BAR = 30; // pixels over a chart, in which the tool bar lies and covers no curve
+
 EBT.layout = function ({ xtitle, ytitle, logx, logy, height, marks, stacked, ends, yrange }) {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
@@ -66,10 +68,11 @@ EBT.layout = function ({ xtitle, ytitle, logx, logy, height, marks, stacked, end
     font: { size: 11, color: colour("--muted") },
   }));
   return {
-    height,
+    height: height + EBT.BAR,
     shapes,
     annotations,
-    margin: { l: 52, r: 12, t: (marks || []).length ? 18 : 8, b: 40 },
+    margin: { l: 52, r: 12, t: EBT.BAR, b: 40 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--muted"), activecolor: colour("--accent") },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: {
@@ -122,9 +125,26 @@ EBT.draw = (element, traces, layout) =>
     toImageButtonOptions: { format: "svg" },
   });
 
+// A sheet of paper is white and narrower than a window, and nobody tells a chart.
+EBT.refit = function (printing) {
+  const { classList, dataset } = document.documentElement;
+  const theme = dataset.theme || "";
+  classList.toggle("printing", printing);
+  if (printing) EBT.theme = theme;
+  dataset.theme = printing ? "light" : EBT.theme;
+  if (!dataset.theme) delete dataset.theme;
+  if (dataset.theme !== theme && EBT.repaint) EBT.repaint();
+  for (const element of document.querySelectorAll(".js-plotly-plot"))
+    Plotly.relayout(element, printing ? { width: element.clientWidth } : { width: null, autosize: true });
+};
+addEventListener("beforeprint", () => EBT.refit(true));
+addEventListener("afterprint", () => EBT.refit(false));
+
+EBT.FEW = 40; // points of a curve that are marked one by one
 EBT.line = (x, y, name, colour, more = {}) => ({
   type: "scatter",
-  mode: x.length < 3 ? "lines+markers" : "lines",
+  mode: x.length <= EBT.FEW ? "lines+markers" : "lines",
+  marker: { size: 5 },
   x,
   y,
   name: EBT.plain(name),
@@ -140,6 +160,7 @@ EBT.curve = function (x, y, name, colour, weight, more = {}) {
   if (!weight || more.pale === false) return [line];
   return [
     EBT.line(x, y, `${name}, as measured`, EBT.faded(colour, 0.28), {
+      mode: "lines",
       hoverinfo: "skip",
       hovertemplate: undefined,
       line: { width: 1.2 },

@@ -1,4 +1,4 @@
-// A run as a row: the columns of the list, and whether a run fits a search.
+// A run as a row: the columns of the list.
 "use strict";
 (function () {
   const h = EBT.h;
@@ -20,6 +20,12 @@
     return [
       { key: "name", title: "Run", value: (run) => run.name.toLowerCase(), show: nameCell, kind: "name" },
       { key: "state", title: "State", value: (run) => run.state, show: stateCell },
+      number(
+        "began",
+        "Began",
+        (run) => run.began,
+        (value) => EBT.date(value).slice(5),
+      ),
       {
         key: "spark",
         title: "Loss",
@@ -76,12 +82,6 @@
       ),
       number("seconds", "Time", (run) => run.seconds, EBT.briefly, "training time, without validation"),
       number("flops", "FLOPs", (run) => run.flops, EBT.large, "training FLOPs"),
-      number(
-        "began",
-        "Began",
-        (run) => run.began,
-        (value) => EBT.date(value).slice(5),
-      ),
     ].filter(known);
   };
 
@@ -97,6 +97,9 @@
     const marks = [
       run.alarms
         ? h("span", { class: "mark warn", title: EBT.plural(run.alarms, "alarm") }, `\u26A0 ${run.alarms}`)
+        : null,
+      run.rehearsal
+        ? h("span", { class: "mark", title: `${run.rehearsal}: its losses are no result` }, "not ranked")
         : null,
       run.notes ? h("span", { class: "mark", title: EBT.plural(run.notes, "note") }, `\u270E ${run.notes}`) : null,
     ];
@@ -126,32 +129,4 @@
       h("circle", { cx: x, cy: y, r: 2.2 }),
     );
   }
-
-  // Words must occur; flag=value, metric<number and metric>number must hold. Numbers are those of the last row.
-  EBT.fits = function (run, words) {
-    return words.every((word) => {
-      const parts = /^([\w/+.-]+)(<=|>=|!=|=|<|>)(.*)$/.exec(word);
-      if (parts) {
-        const [, name, sign, wanted] = parts;
-        const value =
-          run.settings[name] ??
-          metric(name, 0)(run) ??
-          {
-            step: run.step,
-            tokens: run.tokens,
-            flops: run.flops,
-            seconds: run.seconds,
-            state: run.state,
-            name: run.name,
-          }[name];
-        if (value === undefined || value === null) return false;
-        const [a, b] = [Number(value), Number(wanted)];
-        const numbers = wanted !== "" && !Number.isNaN(a) && !Number.isNaN(b);
-        if (sign === "=" || sign === "!=")
-          return (numbers ? a === b : EBT.shown(value).toLowerCase() === wanted) === (sign === "=");
-        return (numbers && (sign.startsWith("<") ? a < b : a > b)) || (numbers && sign.endsWith("=") && a === b);
-      }
-      return run.text.includes(word);
-    });
-  };
 })();

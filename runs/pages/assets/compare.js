@@ -21,23 +21,38 @@
     return [...names].sort(([a], [b]) => place(a) - place(b) || a.localeCompare(b, "en", { numeric: true }));
   }
 
-  // The metric to begin with: validation where it was measured a few times, else training.
+  // The metric to begin with: validation where it was measured a few times, else training; by the runs that have any.
   const telling = () => {
-    const measured = (name) => runs.every((run) => run.curves.series[name] && run.curves.series[name].x.length > 4);
+    const begun = runs.filter((run) => Object.keys(run.curves.series).length);
+    const measured = (name) => begun.every((run) => run.curves.series[name] && run.curves.series[name].x.length > 4);
     return ["valid_loss", "train_loss"].find(measured) || metrics()[0][0];
   };
 
+  const has = (run, axis) => axis === "step" || Boolean(run.curves.places[axis]);
+
   // The runs that have the metric, as curves along the axis: [{run, xs, ys}] smoothed, with what was measured in `raw`.
-  function curvesOf(axis) {
+  // points: what a verdict is told from, after step 0: {x, y, of}. exact: whether every measured step is among them.
+  function curvesOf(axis, metric = view.metric) {
     return runs
-      .filter((run) => run.curves.series[view.metric])
+      .filter((run) => run.curves.series[metric] && has(run, axis))
       .map((run) => {
-        const series = run.curves.series[view.metric];
-        const [xs, raw] = EBT.math.whole(EBT.math.along(run.curves, axis, series.x), series.y);
+        const series = run.curves.series[metric];
+        const along = (steps) => EBT.math.along(run.curves, axis, steps);
+        const [drawn] = EBT.math.parts(series);
+        const [xs, raw] = EBT.math.whole(along(drawn.x), drawn.y);
         const sparse = raw.length <= 60;
         const ys = EBT.math.smooth(raw, raw.length < 20 ? 0 : view.weight);
         // One row of training loss is noise, and may be a spike: what is measured often is judged by its median.
-        return { run, xs, raw, ys, sparse, judged: sparse ? raw : EBT.math.median(raw, EBT.JUDGED) };
+        const judged = sparse ? raw : EBT.math.median(raw, EBT.JUDGED);
+        const trained = drawn.x.filter((_, place) => drawn.y[place] !== null).map((step) => step > 0);
+        const points = xs
+          .map((x, place) => ({ x, y: judged[place], of: drawn.of }))
+          .filter((_, place) => trained[place]);
+        for (const part of EBT.math.parts(series).slice(1))
+          along(part.x).forEach((x, place) => {
+            if (part.x[place] > 0 && part.y[place] !== null) points.push({ x, y: part.y[place], of: part.of });
+          });
+        return { run, xs, raw, ys, sparse, points, exact: axis === "step" && series.rows === series.x.length };
       })
       .filter(({ xs }) => xs.length);
   }
@@ -61,8 +76,7 @@
     return groups.flatMap(({ members, name, colour, dash }) => {
       const line = { line: { dash } };
       if (members.length === 1) {
-        const [{ xs, raw, sparse }] = members;
-        if (sparse) Object.assign(line, { mode: "lines+markers", marker: { size: 5 } });
+        const [{ xs, raw }] = members;
         return EBT.curve(xs.map(scale), raw, name, colour, raw.length < 20 ? 0 : view.weight, line);
       }
       const pairs = members.map(({ xs, ys }) => [xs, ys]);
@@ -126,19 +140,14 @@
 
   function controls() {
     const all = metrics();
-    const known = Object.keys(EBT.axes).filter(
-      (axis) => axis === "step" || runs.every((run) => run.curves.places[axis]),
-    );
+    const measured = runs.filter((run) => run.curves.series[view.metric]);
+    const known = Object.keys(EBT.axes).filter((axis) => measured.some((run) => has(run, axis)));
     if (!known.includes(view.axis)) view.axis = "step";
     const lacking = Object.keys(EBT.axes)
-      .filter((axis) => !known.includes(axis))
-      .map(
-        (axis) =>
-          `${EBT.axes[axis].label}: not recorded by ${runs
-            .filter((run) => !run.curves.places[axis])
-            .map((run) => run.label)
-            .join(", ")}`,
-      );
+      .map((axis) => [axis, runs.filter((run) => !has(run, axis))])
+      .filter(([, without]) => without.length)
+      .map(([axis, without]) => [EBT.axes[axis].label, without.map((run) => run.label).join(", ")])
+      .map(([label, names]) => `${label}: not recorded by ${names}`);
     const change = (name) => (value) => {
       view[name] = value;
       draw();
@@ -200,14 +209,34 @@
         height: 440,
       }),
     );
-    const lackMetric = runs.filter((run) => !run.curves.series[view.metric]).map((run) => run.label);
+    const drawn = curves.map(({ run }) => run);
+    const lacking = runs.filter((run) => !drawn.includes(run)).map((run) => run.label);
     document
       .getElementById("legend")
       .replaceChildren(
         EBT.legend(groups.map(({ name, colour, dash }) => [name, colour, dash])),
-        lackMetric.length ? h("p", { class: "quiet" }, `Not measured by ${lackMetric.join(", ")}.`) : "",
+        lacking.length ? h("p", { class: "quiet" }, `Not drawn, since it was not recorded: ${lacking.join(", ")}.`) : "",
       );
-    document.getElementById("verdict").replaceChildren(...[EBT.verdictCard(groups, series, placeText)].filter(Boolean));
+    document.getElementById("verdict").replaceChildren(...[verdict(curves, groups, series)].filter(Boolean));
+  }
+
+  // Losses per token of two tokenizers are numbers of two units; bits per byte are of one.
+  function verdict(curves, groups, series) {
+    const near = (some) =>
+      some.every(({ exact }) => exact) ? 0 : 0.01 * Math.min(...some.map(({ xs }) => xs[xs.length - 1]));
+    const bits = view.metric.replace(/_(loss|perplexity)$/, "_bits_per_byte");
+    const inBits = bits === view.metric ? [] : curvesOf(view.axis, bits);
+    const runsOf = (some) => some.map(({ run }) => run);
+    if (
+      inBits.length === curves.length &&
+      "tokenizer" in EBT.obstacles(runsOf(curves), view.metric) &&
+      !Object.keys(EBT.obstacles(runsOf(curves), bits)).length
+    ) {
+      const note = "in bits per byte, since the tokenizers differ";
+      const told = inBits[0].run.curves.series[bits];
+      return EBT.verdictCard(groupsOf(inBits), bits, told, near(inBits), placeText, note);
+    }
+    return EBT.verdictCard(groups, view.metric, series, near(curves), placeText);
   }
 
   function draw() {

@@ -51,6 +51,30 @@ EBT.math.whole = function (xs, ys) {
   return [kept.map(([x]) => x), kept.map(([, y]) => y)];
 };
 
+// The curve of an evaluation without those that saw more or less text: [{of, x, y}], the one of most points first.
+EBT.math.parts = function ({ x, y, of }) {
+  const found = new Map();
+  x.forEach((step, place) => {
+    const key = of ? of[place] : null;
+    if (!found.has(key)) found.set(key, { of: key, x: [], y: [] });
+    found.get(key).x.push(step);
+    found.get(key).y.push(y[place]);
+  });
+  const size = ({ x }) => x.filter((step) => step > 0).length;
+  return [...found.values()].sort((a, b) => size(b) - size(a) || b.of - a.of);
+};
+
+// The best value of a series and its step, after step 0 and over the most text; [] where there is none.
+EBT.math.best = function ({ x, y, of, better }) {
+  const known = x.map((step, place) => ({ step, y: y[place], of: of ? of[place] : 0 })).filter(({ y }) => y !== null);
+  const trained = known.filter(({ step }) => step > 0);
+  const left = trained.length ? trained : known;
+  const most = Math.max(...left.map(({ of }) => of));
+  const sign = better === "higher" ? -1 : 1;
+  const ranked = left.filter(({ of }) => of === most).sort((a, b) => sign * (a.y - b.y));
+  return ranked.length ? [ranked[0].y, ranked[0].step] : [];
+};
+
 // Places at which all of the curves are known, evenly spread; none where they do not overlap.
 EBT.math.grid = function (curves, count = 400) {
   const start = Math.max(...curves.map(([xs]) => xs[0] ?? Infinity));
@@ -72,41 +96,76 @@ EBT.math.band = function (curves, grid) {
   };
 };
 
-// Where the first curve overtakes the second or falls behind: [{x, leads}], leads true when the first is ahead after it.
-// Crossings between which the curves stay closer than `least` are one blur, and not told.
-EBT.math.overtakings = function (first, second, better, least = 0) {
-  const grid = EBT.math.grid([first, second], 800);
-  const sign = better === "higher" ? 1 : -1;
-  const lead = grid.map((x) => sign * (EBT.math.at(...first, x) - EBT.math.at(...second, x)));
-  const found = [];
-  let ahead = null,
-    since = null;
-  for (let place = 0; place < grid.length; place++) {
-    const now = lead[place];
-    if (place && since === null && Math.sign(now) !== Math.sign(lead[place - 1]) && now !== 0) {
-      const before = lead[place - 1];
-      since = grid[place - 1] + (grid[place] - grid[place - 1]) * (before / (before - now));
+// The places at which all of some curves were measured, over as much text: [{x, values}], without any value in between.
+// points: [[{x, y, of}, ...], ...] of rising x. near: how far apart two places may be that count as one. Of several at
+// one place that over the most counts.
+EBT.math.meetings = function (points, near) {
+  const byExtent = points.map((curve) => {
+    const found = new Map();
+    for (const point of curve) found.set(point.of, [...(found.get(point.of) || []), point]);
+    return found;
+  });
+  const nearest = (curve, x) => {
+    let low = 0,
+      high = curve.length - 1;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (curve[middle].x <= x) low = middle;
+      else high = middle;
     }
-    if (Math.abs(now) <= least) continue;
-    if (ahead !== null && now > 0 !== ahead) found.push({ x: since ?? grid[place], leads: now > 0 });
-    ahead = now > 0;
-    since = null;
+    const found = x - curve[low].x <= curve[high].x - x && curve[high].x !== x ? curve[low] : curve[high];
+    return Math.abs(found.x - x) <= near ? found : null;
+  };
+  const met = new Map();
+  for (const [of, curve] of byExtent[0]) {
+    if (!byExtent.every((extents) => extents.has(of))) continue;
+    for (const { x } of curve) {
+      const values = byExtent.map((extents) => nearest(extents.get(of), x));
+      if (values.includes(null) || (met.has(x) && met.get(x).of > of)) continue;
+      met.set(x, { x, of, values: values.map(({ y }) => y) });
+    }
   }
+  return [...met.values()].sort((a, b) => a.x - b.x);
+};
+
+// Where the first of two overtakes the second or falls behind: [{from, to, leads}], between two places of measurement.
+// leads: by how much it is ahead at each place. A lead of no more than `least` is a blur, and changes nothing.
+EBT.math.overtakings = function (places, leads, least = 0) {
+  const found = [];
+  let last = null;
+  leads.forEach((lead, place) => {
+    if (Math.abs(lead) <= least) return;
+    if (last !== null && lead > 0 !== leads[last] > 0)
+      found.push({ from: places[last], to: places[place], leads: lead > 0 });
+    last = place;
+  });
   return found;
 };
 
-// Two-sided 95 % points of Student's t, by degrees of freedom.
-EBT.math.student = function (freedom) {
-  const table = [
-    12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131,
-  ];
-  if (freedom < 1) return table[0];
-  return freedom <= table.length ? table[Math.floor(freedom) - 1] : 1.96 + 2.5 / freedom;
+// The two-sided point of Student's t that a share of all values stays within, for any degrees of freedom from 1 on:
+// with t = sqrt(freedom) tan(angle) the density is cos(angle) ** (freedom - 1).
+EBT.math.student = function (freedom, share = 0.95) {
+  const degrees = Math.max(1, freedom);
+  const area = (end) => {
+    const count = 400; // of Simpson's rule
+    let sum = 0;
+    for (let place = 0; place <= count; place++)
+      sum += (place % count ? 2 + 2 * (place % 2) : 1) * Math.cos((end * place) / count) ** (degrees - 1);
+    return (sum * end) / (3 * count);
+  };
+  const whole = area(Math.PI / 2);
+  let [low, high] = [0, Math.PI / 2];
+  for (let round = 0; round < 50; round++) {
+    const middle = (low + high) / 2;
+    if (area(middle) < share * whole) low = middle;
+    else high = middle;
+  }
+  return Math.sqrt(degrees) * Math.tan(low);
 };
 
 // Whether two sets of results, one number a seed, differ by more than seeds do: Welch's test at 95 %.
-// Where one side has a single seed, it is taken to vary as the other does.
-EBT.math.verdict = function (first, second) {
+// Where one side has a single seed, it is taken to vary as the other does. pairs: how many are judged together.
+EBT.math.verdict = function (first, second, pairs = 1) {
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   const spread = (values) => values.reduce((sum, value) => sum + (value - mean(values)) ** 2, 0) / (values.length - 1);
   const difference = mean(first) - mean(second);
@@ -122,7 +181,7 @@ EBT.math.verdict = function (first, second) {
     terms.length === 2 && error
       ? (a + b) ** 2 / terms.reduce((sum, [part, values]) => sum + part ** 2 / (values.length - 1), 0)
       : several[0].length - 1;
-  const noise = EBT.math.student(freedom) * error;
+  const noise = EBT.math.student(freedom, 1 - 0.05 / pairs) * error;
   return { kind: Math.abs(difference) <= noise ? "within" : "beyond", difference, noise };
 };
 

@@ -7,11 +7,12 @@
   let columns = [];
 
   function matching() {
-    const words = view.query.toLowerCase().split(/\s+/).filter(Boolean);
+    const { fits, mistake } = EBT.search(view.query);
+    document.getElementById("mistake").textContent = mistake || "";
     const found = EBT.index.runs.filter(
-      (run) => (view.archived || !run.archived) && (!view.state || run.state === view.state) && EBT.fits(run, words),
+      (run) => fits && (view.archived || !run.archived) && (!view.state || run.state === view.state) && fits(run),
     );
-    const column = columns.find((column) => column.key === view.sort) || columns[columns.length - 1];
+    const column = columns.find((column) => column.key === view.sort) || columns[0];
     const sign = view.down ? -1 : 1;
     return found.sort((left, right) => {
       const [a, b] = [column.value(left), column.value(right)];
@@ -68,7 +69,7 @@
     document.getElementById("more").hidden = found.length <= view.rows;
     document.getElementById("count").textContent =
       found.length === EBT.index.runs.length ? "" : `${EBT.plural(found.length, "run")} shown`;
-    document.getElementById("none").hidden = found.length > 0;
+    document.getElementById("none").hidden = found.length > 0 || document.getElementById("mistake").textContent !== "";
     for (const head of document.querySelectorAll("th[data-key]")) {
       head.setAttribute("aria-sort", head.dataset.key !== view.sort ? "none" : view.down ? "descending" : "ascending");
     }
@@ -171,6 +172,7 @@
           : null,
         compare,
       ),
+      h("pre", { id: "mistake", role: "alert" }),
       h(
         "div",
         { class: "table" },

@@ -14,20 +14,16 @@
 
   EBT.facts = function (run, curves) {
     const series = curves.series;
-    const least = (name) => {
-      if (!series[name]) return [];
-      const known = series[name].y.map((y, place) => [y, series[name].x[place]]).filter(([y]) => y !== null);
-      return known.reduce((best, now) => (now[0] < best[0] ? now : best), known[0]);
-    };
     const final = (name) => (series[name] ? series[name].y.filter((y) => y !== null).pop() : null);
     const end = (axis) => (curves.places[axis] ? curves.places[axis][curves.places[axis].length - 1] : null);
-    const [best, at] = least("valid_loss");
+    const [best, at] = series.valid_loss ? EBT.math.best(series.valid_loss) : [];
     const total =
       run.heartbeat.total_steps ?? (run.settings.find((setting) => setting.name === "max_steps") || {}).value;
     return h(
       "dl",
       { class: "facts" },
       fact("Best validation loss", EBT.fixed(best), best === undefined ? "" : `nats per token, step ${EBT.number(at)}`),
+      fact("Last validation loss", EBT.fixed(final("valid_loss")), "nats per token"),
       fact("Last training loss", EBT.fixed(final("train_loss")), "nats per token"),
       fact(
         "Accuracy",
@@ -41,6 +37,23 @@
       fact("Cost", EBT.large(end("flops")), "FLOPs"),
     );
   };
+
+  // Why it did not finish, where one looks first.
+  EBT.failure = (run) =>
+    run.failure
+      ? h(
+          "div",
+          { class: "failure", role: "alert" },
+          h(
+            "p",
+            {},
+            h("b", {}, EBT.upper(run.state)),
+            Number.isFinite(run.failure.step) ? ` at step ${EBT.number(run.failure.step)}` : "",
+            run.failure.cause === run.state ? "" : `: ${run.failure.cause}`,
+          ),
+          run.failure.said ? h("code", {}, run.failure.said) : null,
+        )
+      : null;
 
   const block = (title, text) =>
     text
@@ -171,7 +184,7 @@
         h(
           "a",
           { href: `../runs/${file}/${encodeURIComponent(name)}` },
-          h("img", { src: `../runs/${file}/${encodeURIComponent(name)}`, alt: name, loading: "lazy" }),
+          h("img", { src: `../runs/${file}/${encodeURIComponent(name)}`, alt: name }),
         ),
         h("figcaption", {}, name),
       ),

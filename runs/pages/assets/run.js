@@ -7,7 +7,18 @@
   const drawn = new Map();
   let charts = [];
 
+  const clip = () => (EBT.details[file].settings.find(({ name }) => name === "gradient_clip_val") || {}).value;
+  // How many steps were clipped; where it is most of them, the length of the gradient no longer tells anything.
+  function clipped({ series }) {
+    const shares = series.clipped_share ? series.clipped_share.y.filter((y) => y !== null) : [];
+    if (!shares.length || !clip()) return null;
+    const share = shares.reduce((sum, y) => sum + y, 0) / shares.length;
+    const text = `clipped to ${EBT.number(clip())} at ${Math.round(100 * share)}\u2009% of the steps`;
+    return h("span", { class: share > 0.5 ? "warn" : "quiet" }, share > 0.5 ? `\u26A0 ${text}` : text);
+  }
+
   // Charts that belong together, in the order of reading. `of`: names or a pattern; what none of them takes comes after.
+  // limit: a line across; note: what stands beside the title.
   const GROUPS = [
     { title: "Loss", of: ["train_loss", "valid_loss", "test_loss"], wide: true, log: true },
     { title: "Validation loss after each descent step", of: /^valid_loss_step_\d+$/, log: true },
@@ -19,11 +30,12 @@
     { title: "Accuracy", of: ["valid_accuracy", "valid_top5"] },
     { title: "Step size of the descent", of: ["step_size"] },
     { title: "Slope of the energy", of: ["energy_gradient_norm"], log: true },
-    { title: "Gradient norm", of: ["gradient_norm"], log: true },
+    { title: "Gradient norm", of: ["gradient_norm"], log: true, limit: clip, note: clipped },
     { title: "Gradient norm by layer", of: /^gradient_norm\//, log: true },
     { title: "Clipped steps", of: ["clipped_share"] },
     { title: "Learning rate", of: /^learning_rate\// },
     { title: "Speed", of: ["tokens_per_second"] },
+    { title: "Waiting for data", of: ["loader_wait_share"] },
   ];
   const USAGE = [
     { title: "Processor", of: ["cpu_percent", "gpu_percent"], unit: "%" },
@@ -63,17 +75,26 @@
       const series = curves.series[name];
       const dash = EBT.dashes[Math.floor(place / EBT.palette().length) % EBT.dashes.length];
       const more = { line: { dash }, ...(group.stacked ? { stackgroup: "share", pale: false } : {}) };
-      if (name.startsWith("valid_") && series.x.length <= 60)
-        Object.assign(more, { mode: "lines+markers", marker: { size: 5 } });
-      return EBT.curve(
-        along(series.x),
-        series.y,
-        EBT.upper(short(name, series)),
-        EBT.colour(place),
-        group.stacked || series.x.length < 20 ? 0 : view.weight,
-        more,
-      );
+      // What was evaluated over more or less text than the curve is no part of it.
+      const [curve, ...others] = EBT.math.parts(series);
+      const title = EBT.upper(short(name, series));
+      const weight = group.stacked || curve.x.length < 20 ? 0 : view.weight;
+      return [
+        ...EBT.curve(along(curve.x), curve.y, title, EBT.colour(place), weight, more),
+        ...others.map(({ x, y, of }) =>
+          EBT.line(along(x), y, `${title}, of ${EBT.large(of)}`, EBT.colour(place), {
+            mode: "markers",
+            marker: { size: 8, symbol: "diamond-open" },
+          }),
+        ),
+      ];
     });
+    const limit = group.limit && group.limit();
+    const ends = EBT.ends(traces);
+    if (limit && ends) {
+      const muted = getComputedStyle(document.documentElement).getPropertyValue("--muted").trim();
+      traces.push(EBT.line(ends, [limit, limit], "clipped at", muted, { mode: "lines", line: { dash: "dash", width: 1.2 } }));
+    }
     const attempts = EBT.details[file].attempts
       .slice(1)
       .map((attempt) => ({ x: along([attempt.first_step ?? 0])[0], text: `attempt ${attempt.attempt}` }));
@@ -83,16 +104,15 @@
       traces,
       EBT.layout({
         xtitle: title,
-        ytitle: group.unit || (units.length === 1 ? units[0] : ""),
+        ytitle: group.unit || (units.length === 1 && units[0]) || group.title.toLowerCase(),
         logx: view.logx,
         logy,
         height: group.wide ? 400 : 250,
-        ends: EBT.ends(traces),
+        ends,
         marks: attempts.filter(({ x }) => !view.logx || x > 0),
         stacked: group.stacked,
       }),
     );
-    element.dataset.drawn = "yes";
   }
 
   const short = (name, series) => (name.startsWith("loss_share/") ? name.slice(11).replaceAll("_", " ") : series.title);
@@ -108,7 +128,9 @@
             group.names.map((name, place) => [EBT.upper(short(name, group.curves.series[name])), EBT.colour(place)]),
           )
         : null;
-    const note = many ? h("span", { class: "quiet" }, `${group.names.length} curves; point at one for its name`) : null;
+    const note = many
+      ? h("span", { class: "quiet" }, `${group.names.length} curves; point at one for its name`)
+      : group.note && group.note(group.curves);
     return h(
       "section",
       { class: group.wide ? "card wide" : "card" },
@@ -165,7 +187,7 @@
       .querySelectorAll(".segments button")
       .forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.value === axis)));
 
-  const redraw = () => charts.forEach((entry) => entry.element.dataset.drawn && drawChart(entry));
+  const redraw = () => charts.forEach(drawChart);
   EBT.repaint = () => EBT.render();
 
   EBT.render = function () {
@@ -173,7 +195,9 @@
     const curves = EBT.curves[file] || { places: {}, series: {} };
     charts = [];
     const [groups, constant] = groupsOf(curves, GROUPS);
-    const [usage] = groupsOf(run.usage, USAGE);
+    const measured = { ...run.usage, series: { ...run.usage.series } };
+    if (curves.series.loader_wait_share) delete measured.series.loader_wait_share; // one chart for waiting
+    const [usage] = groupsOf(measured, USAGE);
     const started = [
       run.began ? EBT.date(run.began) : null,
       run.job ? `job ${run.job}` : null,
@@ -189,6 +213,7 @@
           run.tags.map((tag) => h("span", { class: "tag" }, tag)),
         ),
         h("p", { class: "under" }, h("span", { class: "id" }, run.id), started),
+        EBT.failure(run),
         EBT.facts(run, curves),
         EBT.sentences(run),
         EBT.warnings(run),
@@ -208,17 +233,7 @@
         h("div", { class: "charts" }, EBT.record(run)),
       ].filter(Boolean),
     );
-    const seen = new IntersectionObserver(
-      (entries) => {
-        for (const entry of entries) {
-          if (!entry.isIntersecting) continue;
-          seen.unobserve(entry.target);
-          drawChart(charts.find((chart) => chart.element === entry.target));
-        }
-      },
-      { rootMargin: "300px" },
-    );
-    charts.forEach(({ element }) => seen.observe(element));
+    charts.forEach(drawChart); // all of them: a page that is printed or photographed is not scrolled first
   };
 
   EBT.sources = () => [`data/${file}.curves.js`, `data/${file}.js`];
