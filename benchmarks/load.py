@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from benchmarks.sheet import Sheet
+from config import parse_command_line  # before torch, as at the door: it settles how threads wait
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPS = (0, 1, 2, 4)
@@ -96,8 +97,6 @@ class Worker:
 
 
 def work_when_asked() -> None:
-    from config import parse_command_line  # first, as the door does: it settles how threads wait
-
     import torch
     from torch import nn
 

@@ -66,7 +66,8 @@ class History:
                 self.merged *= 2
             if len(self.recent) >= SMOOTH and self.recent[-SMOOTH].step >= warm_up_steps:
                 self.lowest = min(self.lowest, (self.level, point.step))
-        if "valid_loss" in row and row["step"] > 0:
+        # A second one at a step is the whole split's at the end, and no change of the sample's.
+        if "valid_loss" in row and row["step"] > (self.validations[-1].step if self.validations else 0):
             train = self.level if self.recent else math.nan
             measured = (row.get("valid_accuracy", math.nan), row.get("valid_spread", math.nan), train)
             self.validations.append(Validation(row["step"], row["valid_loss"], *measured))
