@@ -61,12 +61,13 @@ class Split:
 
 @dataclass(frozen=True)
 class Entry:
-    """Finished tokens; tokenizer is the fingerprint of the one that made them."""
+    """Finished tokens; tokenizer is the fingerprint of the one that made them, origin where their text came from."""
 
     content: str
     path: Path
     tokenizer: str
     splits: dict[str, Split]
+    origin: dict[str, str]
 
 
 class TokenCache:
@@ -92,7 +93,7 @@ class TokenCache:
         try:
             meta = json.loads((path / "meta.json").read_text())
             splits = {name: _read_split(path / f"{name}.bin", meta["dtype"], meta["splits"][name]) for name in SPLITS}
-            return Entry(content, path, meta["tokenizer"], splits)
+            return Entry(content, path, meta["tokenizer"], splits, meta.get("origin", {}))
         except (OSError, ValueError, KeyError, TypeError) as error:
             if content not in self._told:
                 notice(f"The token cache {path} is damaged ({error}): building it again.")
@@ -155,7 +156,14 @@ class Building:
         with cache_errors(self.cache.root):
             self.files[split].write(tokens.data)
 
-    def publish(self, content: str, tokenizer: str, dtype: np.dtype, counts: dict[str, tuple[int, int]]) -> None:
+    def publish(
+        self,
+        content: str,
+        tokenizer: str,
+        dtype: np.dtype,
+        counts: dict[str, tuple[int, int]],
+        origin: dict[str, str],
+    ) -> None:
         """Make the entry visible under its content, complete or not at all. counts: documents and bytes per split."""
         facts = {}
         with cache_errors(self.cache.root):
@@ -171,7 +179,7 @@ class Building:
                     "tokens": len(tokens),
                     "checksum": checksum(tokens),
                 }
-            meta = {"tokenizer": tokenizer, "dtype": dtype.name, "splits": facts}
+            meta = {"tokenizer": tokenizer, "dtype": dtype.name, "splits": facts, "origin": origin}
             replace_file(self.folder / "meta.json", json.dumps(meta, indent=1))
             self.folder.chmod(0o755)  # a cache may be shared, and temporary folders and files are private
             _sync_folder(self.folder)

@@ -1,26 +1,32 @@
-"""Is the Hugging Face hub there? Asked before its libraries are, which would try for minutes."""
+"""The Hugging Face hub: whether it is there, asked before its libraries are, and why it did not give what was asked."""
 
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPException
-from typing import Any
+from typing import Any, Literal, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 TIMEOUT_SECONDS = 5.0
+GATED = re.compile(r"is a gated|access a gated")  # of errors that no longer say what they came from
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def hub_address() -> str:
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
 def hub_is_reachable() -> bool:
     """Whether anything answers at the hub's address; false at once when HF_HUB_OFFLINE is set."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return False
-    request = Request(os.environ.get("HF_ENDPOINT") or "https://huggingface.co", method="HEAD")
     try:
-        with urlopen(request, timeout=TIMEOUT_SECONDS):
+        with urlopen(Request(hub_address(), method="HEAD"), timeout=TIMEOUT_SECONDS):
             return True
     except HTTPError:
         return True  # it answered, and a login or another page is not for us to judge
@@ -45,6 +51,45 @@ def offline_libraries() -> Iterator[None]:
     finally:
         for module, value in zip(modules, before, strict=True):
             module.HF_HUB_OFFLINE = value
+
+
+class Refusal(NamedTuple):
+    """Why a library could not load something. reason: a clause with the library's own first line; remedy: another."""
+
+    kind: Literal["gated", "missing", "config", "package", "other"]
+    reason: str
+    remedy: str
+
+
+def refusal(error: BaseException, repository: str, kind: Literal["dataset", "model"]) -> Refusal:
+    """What an exception of `datasets`, `transformers` or `huggingface_hub` means, of a hub that can be reached."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    line, errors = first_line(error), list(chain(error))
+    page = f"{hub_address()}/{'datasets/' if kind == 'dataset' else ''}{repository}"
+    if any(isinstance(one, GatedRepoError) or GATED.search(str(one)) for one in errors):
+        remedy = f"accept the terms on {page}, then set HF_TOKEN to a token of your account"
+        return Refusal("gated", f"{repository} is gated ({line})", remedy)
+    if isinstance(error, ImportError):
+        named = re.search(r"pip install (?:-\S+ )*([\w.-]+)", str(error)) or re.search(r"`(\w+)`", str(error))
+        package = named[1] if named else error.name
+        remedy = f"install it with pip install {package}" if package else "install it"
+        return Refusal("package", f"{repository} needs a package that is not here ({line})", remedy)
+    if isinstance(error, ValueError) and str(error).startswith("BuilderConfig"):
+        return Refusal("config", f"{repository} has no such part ({line.partition('. Available')[0]})", "")
+    lost = (RepositoryNotFoundError, RevisionNotFoundError)
+    if any(isinstance(one, lost) or "doesn't exist on the Hub" in str(one) for one in errors):
+        return Refusal("missing", f"the hub has no {repository} ({line})", "")
+    return Refusal("other", f"the hub's {repository} cannot be loaded ({line})", "")
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception and those that it came from."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def first_line(error: BaseException) -> str:

@@ -35,12 +35,16 @@ READ_ORDER = ("test", "valid", "train")  # a text that is in several native spli
 
 @dataclass(frozen=True)
 class TokenStore:
-    """All splits of a dataset under one tokenizer; `fingerprint` names the content, `path` is None in memory."""
+    """All splits of a dataset under one tokenizer; `fingerprint` names the content, `path` is None in memory.
+
+    origin: of documents that the flags do not name exactly, as those of a hub's `main`.
+    """
 
     tokenizer: Tokenizer
     splits: dict[str, Split]
     fingerprint: str
     path: Path | None
+    origin: dict[str, str] = field(default_factory=dict)
 
 
 class Document(NamedTuple):
@@ -69,6 +73,11 @@ def open_store(settings: Data) -> TokenStore:
             f"{settings.test_split_pct:g}: their sum must stay below 1, so that documents are left to train on."
         )
     source = find_source(settings)
+    if "train" not in source.splits:
+        raise DataError(
+            f"--dataset_name is {settings.dataset_name!r}: it has only a {source.splits[0]} split, to evaluate on; "
+            "train on another, or give local files of it with --dataset_dir."
+        )
     store = _open_cached(source, settings) if settings.pretokenize_dataset else _build_in_memory(source, settings)
     for split, flag in (("valid", "validation_split_pct"), ("test", "test_split_pct")):
         share = getattr(settings, flag)
@@ -102,7 +111,9 @@ def _find_cached(cache: TokenCache, request: str, settings: Data) -> TokenStore 
     content = cache.recall(request)
     entry = cache.read(content) if content else None
     tokenizer = entry and load_tokenizer(settings.tokenizer, entry.tokenizer, cache.tokenizers)
-    return TokenStore(tokenizer, entry.splits, entry.content, entry.path) if entry and tokenizer else None
+    if not (entry and tokenizer):
+        return None
+    return TokenStore(tokenizer, entry.splits, entry.content, entry.path, entry.origin)
 
 
 def _build_cached(cache: TokenCache, request: str, source: Source, settings: Data) -> None:
@@ -111,7 +122,7 @@ def _build_cached(cache: TokenCache, request: str, source: Source, settings: Dat
         tallies = _tokenise(source, settings, tokenizer, building.write)
         counts = {name: (tally.documents, tally.bytes) for name, tally in tallies.items()}
         content = _content_key(tallies, tokenizer, settings)
-        building.publish(content, tokenizer.fingerprint, token_dtype(tokenizer), counts)
+        building.publish(content, tokenizer.fingerprint, token_dtype(tokenizer), counts, source.origin())
 
 
 def _build_in_memory(source: Source, settings: Data) -> TokenStore:
@@ -123,7 +134,7 @@ def _build_in_memory(source: Source, settings: Data) -> TokenStore:
         tokens = np.frombuffer(buffers[name].getbuffer(), token_dtype(tokenizer))
         tokens.flags.writeable = False  # as the memory-mapped ones are
         splits[name] = Split(tokens, tally.documents, tally.bytes)
-    return TokenStore(tokenizer, splits, _content_key(tallies, tokenizer, settings), None)
+    return TokenStore(tokenizer, splits, _content_key(tallies, tokenizer, settings), None, source.origin())
 
 
 def _request_key(source: Source, settings: Data) -> str:
@@ -146,20 +157,31 @@ def _hash(*parts: object) -> str:
 
 
 def read_documents(source: Source, settings: Data) -> Iterator[Document]:
-    """Every document once, with its split; blank ones are left out. --max_documents counts per native split."""
+    """Every document once, with its split; rows without text are left out. --max_documents counts per native split."""
     missing = missing_shares(source, settings)
     seen: set[bytes] = set()
+    rows = empty = 0
     for native in READ_ORDER:
         if native not in source.splits:
             continue
         for text in islice(source.documents(native), settings.max_documents or None):
-            data = text.encode("utf-8", "replace")
+            rows += 1
+            data = (text or "").encode("utf-8", "replace")
+            if data.isspace() or not data:
+                empty += 1
+                continue
             digest = digest_of(data)
-            if digest in seen or data.isspace() or not data:
+            if digest in seen:
                 continue
             seen.add(digest)
             split = place(digest, missing) if native == "train" else native
             yield Document(split, data.decode(), digest, len(data))
+    if rows == empty:
+        what = f"none of its {rows:,} documents has any text" if rows else "it has no documents"
+        raise DataError(f"--dataset_name is {settings.dataset_name!r}: {what}; {source.without_text}.")
+    if empty and not source.told:
+        source.told = True
+        notice(f"{empty:,} of {rows:,} documents have no text and were left out.")
 
 
 def missing_shares(source: Source, settings: Data) -> dict[str, float]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from config.settings import Data, Inference
-from data.progress import progress
+from data.progress import notice, progress
 from data.sources.hub import Asking, HubSource, Question
 from data.store import digest_of, missing_shares, place
 from inference.decoder import make_decoder
@@ -57,15 +57,23 @@ def read_questions(source: HubSource, data: Data, split: str) -> Iterator[Questi
     """
     source.prepare()
     shares = missing_shares(source, data)
+    rows = empty = 0
     for native in source.splits:
         if split not in ("all", native) and not (native == "train" and split in shares):
             continue
         for example in source.examples(native):
+            rows += 1
+            text, question = source.text(example), source.question(example)
+            if text is None or question is None:
+                empty += 1
+                continue
             found = native
             if native == "train":
-                found = place(digest_of(source.text(example).encode("utf-8", "replace")), shares)
+                found = place(digest_of(text.encode("utf-8", "replace")), shares)
             if split in ("all", found):
-                yield source.question(example)
+                yield question
+    if empty:
+        notice(f"{empty:,} of {rows:,} questions of {data.dataset_name} have no answer and were left out.")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ AI2ARC = HubDataset(
     fields=("question", "choices", "answerKey"),
     to_text=to_text,
     splits={"train": "train", "valid": "validation", "test": "test"},
+    revision="210d026faf9955653af8916fad021475a3f00453",
     part="ARC-Challenge",
     parts=("ARC-Challenge", "ARC-Easy"),
     asking=Asking(question),

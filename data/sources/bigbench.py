@@ -10,18 +10,20 @@ def to_text(example: Example) -> str:
     return f"{example['inputs']}\n{targets[0] if targets else ''}".rstrip()
 
 
-def question(example: Example) -> Question:
+def question(example: Example) -> Question | None:
     """A task of multiple choice has its answers in a field of their own; others have none there."""
     choices = tuple(example.get("multiple_choice_targets") or ())
-    return Question(f"{example['inputs']}\n", tuple(example["targets"]), choices)
+    answers = tuple(example["targets"] or ())
+    return Question(f"{example['inputs']}\n", answers, choices) if answers else None
 
 
 BIGBENCH = HubDataset(
-    "tasksource/bigbench",
+    "hails/bigbench",
     fields=("inputs", "targets"),
     to_text=to_text,
     splits={"train": "train", "valid": "validation"},
     parts=("logical_deduction", "elementary_math_qa", "dyck_languages"),
     any_part=True,
+    config="{part}_zero_shot",
     asking=Asking(question),
 )

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class TableSource(Source):
-    """Each row is a document; a row without text is left out."""
+    """Each row is a document."""
+
+    without_text = "name the field that holds the text with --text_field"
 
     endings: tuple[str, ...]
 
@@ -32,14 +34,14 @@ class TableSource(Source):
     def key(self) -> str:
         return f"{self.field} {files_key(self.files)}"
 
-    def documents(self, split: str) -> Iterator[str]:
+    def documents(self, split: str) -> Iterator[str | None]:
         import pyarrow
 
         for file in self.files:
             try:
                 with reading(file):
                     for column in self.columns(file):
-                        yield from (text for text in column.to_pylist() if text is not None)
+                        yield from column.to_pylist()
             except pyarrow.ArrowException as error:
                 raise unreadable(file, error) from error
 

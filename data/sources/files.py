@@ -76,15 +76,16 @@ class TextFiles:
         self.bad_bytes = 0
         self.told = False
 
-    def read(self, files: list[Path], split_up: Callable[[Path, TextIO], Iterator[str]]) -> Iterator[str]:
+    def read(self, files: list[Path], split_up: Callable[[Path, TextIO], Iterator[str | None]]) -> Iterator[str | None]:
         """What `split_up` makes of each open file, mended; at the end one line tells of what was replaced."""
         self.bad_bytes = 0
         try:
             for file in files:
                 with reading(file), _open(file) as handle:
                     for text in split_up(file, handle):
-                        text, count = NOT_UTF8.subn("\ufffd", text)
-                        self.bad_bytes += count
+                        if text is not None:
+                            text, count = NOT_UTF8.subn("\ufffd", text)
+                            self.bad_bytes += count
                         yield text
         finally:
             if self.bad_bytes and not self.told:  # the files are read twice when a tokenizer is trained first

@@ -19,6 +19,7 @@ GSM8K = HubDataset(
     fields=("question", "answer"),
     to_text=to_text,
     splits={"train": "train", "test": "test"},
+    revision="740312add88f781978c0658806c59bc2815b9866",
     part="main",
     parts=("main", "socratic"),
     asking=Asking(question, end=r"####.*\n", compare="number"),

@@ -6,6 +6,7 @@ Each dataset has a file beside this one that says where it is and how an example
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -17,7 +18,8 @@ from typing import Any, Literal
 
 from config.settings import Data
 from data.errors import DataError
-from data.hub import first_line, hub_is_reachable, offline_libraries
+from data.hub import COMMIT, first_line, hub_is_reachable, offline_libraries, refusal
+from data.progress import notice
 from data.sources.files import find_files
 from data.sources.source import SPLITS, Source, files_key
 
@@ -43,11 +45,12 @@ class Question:
 class Asking:
     """How a dataset asks.
 
-    question: that of an example. end: a pattern; an answer is over where its first match ends. compare: how an answer
-    is held against the accepted ones, by its words (as SQuAD does it), exactly but for white space, or by its number.
+    question: that of an example, None where it has no answer. end: a pattern; an answer is over where its first match
+    ends. compare: how an answer is held against the accepted ones, by its words (as SQuAD does it), exactly but for
+    white space, or by its number.
     """
 
-    question: Callable[[Example], Question]
+    question: Callable[[Example], Question | None]
     end: str = r"\n"
     compare: Literal["words", "exact", "number"] = "exact"
 
@@ -56,20 +59,24 @@ class Asking:
 class HubDataset:
     """Where a dataset is and how to read it.
 
-    fields: those that to_text needs. splits: our name -> the hub's. part: the one taken when none is named after a
-    colon; parts: the names known; any_part: others exist. pattern: the repository's data files, where it still has a
-    loading script. streaming: read over the network as it goes, for a dataset that nobody wants whole on disk.
+    fields: those that to_text needs; it gives None for an example that has no text. splits: our name -> the hub's.
+    revision: a commit, or a ref whose commit is looked up and recorded. part: the one taken when none is named after a
+    colon; parts: the names known; any_part: others exist; config: the hub's name of a part. lines: the files to read
+    line by line, each line a JSON object of a form of its own, which `datasets` cannot read as one table.
+    streaming: read over the network as it goes, for a dataset that nobody wants whole on disk.
     asking: of a dataset that can be used as questions.
     """
 
     repository: str
     fields: tuple[str, ...]
-    to_text: Callable[[Example], str]
+    to_text: Callable[[Example], str | None]
     splits: Mapping[str, str]
+    revision: str = "main"
     part: str | None = None
     parts: tuple[str, ...] = ()
     any_part: bool = False
-    pattern: str | None = None
+    config: str = "{part}"
+    lines: str | None = None
     streaming: bool = False
     asking: Asking | None = None
 
@@ -77,33 +84,44 @@ class HubDataset:
 class HubSource(Source):
     """One dataset of the hub, or with --dataset_dir its local copy: files named by split, or files without split."""
 
+    without_text = "choose another part or dataset"
+
     def __init__(self, dataset: HubDataset, settings: Data) -> None:
         self.dataset = dataset
         self.settings = settings
         self.part = _choose_part(dataset, settings.dataset_name)
         self.files = _files_by_split(settings) if settings.dataset_dir is not None else None
         self.splits = tuple(name for name in SPLITS if name in (self.files or dataset.splits))
+        self.commit: str | None = None  # that the hub's files are of
+        self.by_line = False
+        self.streams = False
 
     def key(self) -> str:
         """A copy on the hub counts as unchanged: a warm start needs no network."""
         if self.files:
             place = " ".join(f"{split} {files_key(files)}" for split, files in self.files.items())
         else:
-            place = f"{self.dataset.repository} {self.part}"
+            place = f"{self.dataset.repository} {self.dataset.revision} {self.part}"
         return f"{place} {inspect.getsource(self.dataset.to_text)}"
+
+    def origin(self) -> dict[str, str]:
+        if self.files:
+            return {}
+        names = {"repository": self.dataset.repository, "revision": self.dataset.revision}
+        return {**names, "commit": self.commit or "unknown"}
 
     def prepare(self) -> None:
         assert self.loaded
 
-    def documents(self, split: str) -> Iterator[str]:
+    def documents(self, split: str) -> Iterator[str | None]:
         return map(self.text, self.examples(split))
 
-    def text(self, example: Example) -> str:
+    def text(self, example: Example) -> str | None:
         with self._in_its_form():
             return self.dataset.to_text(example)
 
-    def question(self, example: Example) -> Question:
-        """What an example of a question set asks."""
+    def question(self, example: Example) -> Question | None:
+        """What an example of a question set asks; None where nobody knows the answer."""
         assert self.dataset.asking is not None
         with self._in_its_form():
             return self.dataset.asking.question(example)
@@ -126,12 +144,17 @@ class HubSource(Source):
         while True:
             try:
                 example = next(examples)
+                if self.by_line:
+                    example = json.loads(example["text"])
             except StopIteration:
                 return
             except Exception as error:  # readers of every format and the network raise what they like
+                remedy = "repair or replace the files" if self.files else "remove the copy in HF_HOME, and load it anew"
+                if self.streams:
+                    remedy = "it is read over the network as it goes: try again"
                 raise DataError(
                     f"--dataset_name is {self.settings.dataset_name!r}: its {split} split cannot be read "
-                    f"({first_line(error)}); repair or replace the {'files' if self.files else 'copy'}."
+                    f"({first_line(error)}); {remedy}."
                 ) from error
             if missing := [field for field in fields if field not in example]:
                 raise DataError(
@@ -156,9 +179,10 @@ class HubSource(Source):
         if len(kinds) > 1:
             raise DataError(f"--dataset_dir is {self.settings.dataset_dir!r}: use JSON or Parquet files, not both.")
         data_files = {split: [str(file) for file in group] for split, group in files.items()}
+        self.by_line = self.dataset.lines is not None and kinds == {"json"}
         try:
             # streamed, since `datasets` would otherwise write a second copy into its own cache
-            return dict(load_dataset(kinds.pop(), data_files=data_files, streaming=True))
+            return dict(load_dataset("text" if self.by_line else kinds.pop(), data_files=data_files, streaming=True))
         except Exception as error:
             raise DataError(
                 f"--dataset_dir is {self.settings.dataset_dir!r}: its files cannot be read ({first_line(error)})."
@@ -169,29 +193,57 @@ class HubSource(Source):
         reachable = hub_is_reachable()
         from datasets import load_dataset
 
-        if dataset.pattern:
-            place: dict[str, Any] = {
-                "path": "json",
-                "data_files": f"hf://datasets/{dataset.repository}/{dataset.pattern}",
-            }
-        else:
-            place = {"path": dataset.repository, "name": self.part}
+        self.by_line, self.streams = dataset.lines is not None, dataset.streaming and reachable
         try:
             with nullcontext() if reachable else offline_libraries():
-                streaming = dataset.streaming and reachable
-                return {
-                    ours: load_dataset(**place, split=theirs, streaming=streaming)
+                commit = self._commit_on_the_hub() if reachable else dataset.revision
+                if dataset.lines:
+                    files = f"hf://datasets/{dataset.repository}@{commit}/{dataset.lines}"
+                    place: dict[str, Any] = {"path": "text", "data_files": files}
+                else:
+                    part = self.part and dataset.config.format(part=self.part)
+                    place = {"path": dataset.repository, "name": part, "revision": commit}
+                loaded = {
+                    ours: load_dataset(**place, split=theirs, streaming=self.streams)
                     for ours, theirs in dataset.splits.items()
                 }
         except Exception as error:
-            if reachable:
-                reason = f"the hub's {dataset.repository} cannot be loaded ({first_line(error)})"
-            else:
-                reason = f"the Hugging Face hub cannot be reached and no copy of {dataset.repository} is here"
-            raise DataError(
-                f"--dataset_name is {name!r}: {reason}; set HF_HOME to a folder with a downloaded copy, give local "
-                "files with --dataset_dir, or use --dataset_name pydocs, which needs no download."
-            ) from error
+            raise DataError(f"--dataset_name is {name!r}: {self._why_not(error, reachable)}.") from error
+        self.commit = commit if reachable else self._commit_of_the_copy(loaded)
+        if COMMIT.fullmatch(dataset.revision) and self.commit != dataset.revision:
+            notice(f"The copy of {dataset.repository} here is of commit {self.commit}, not {dataset.revision}.")
+        return loaded
+
+    def _commit_on_the_hub(self) -> str:
+        """All splits are of one commit, even if the hub's files change meanwhile."""
+        from huggingface_hub import HfApi
+
+        dataset = self.dataset
+        if COMMIT.fullmatch(dataset.revision):
+            return dataset.revision
+        return HfApi().dataset_info(dataset.repository, revision=dataset.revision).sha or dataset.revision
+
+    def _commit_of_the_copy(self, loaded: dict[str, Any]) -> str | None:
+        """`datasets` keeps a copy in a folder named after its commit."""
+        files = [Path(file["filename"]) for split in loaded.values() for file in getattr(split, "cache_files", [])]
+        return next((file.parent.name for file in files if COMMIT.fullmatch(file.parent.name)), None)
+
+    def _why_not(self, error: Exception, reachable: bool) -> str:
+        repository, base = self.dataset.repository, self.settings.dataset_name.partition(":")[0]
+        elsewhere = "give local files with --dataset_dir, or use --dataset_name pydocs, which needs no download"
+        if not reachable:
+            return (
+                f"the Hugging Face hub cannot be reached and no copy of {repository} is here; "
+                f"set HF_HOME to a folder with a downloaded copy, {elsewhere}"
+            )
+        found = refusal(error, repository, "dataset")
+        if found.kind == "config":
+            ours = re.compile(re.escape(self.dataset.config).replace(re.escape("{part}"), "(.+)"))
+            names = re.findall(r"'([^']+)'", str(error).partition("Available:")[2])
+            parts = [match[1] for name in names if (match := ours.fullmatch(name))]
+            near = get_close_matches(self.part or "", parts, 3, 0.3) or parts[:3]
+            return f"{found.reason}; choose {', '.join(f'{base}:{part}' for part in near) or 'another'}"
+        return f"{found.reason}; {found.remedy or elsewhere}"
 
 
 def _choose_part(dataset: HubDataset, name: str) -> str | None:

@@ -18,6 +18,8 @@ ENDINGS = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
 class JsonLines(Source):
     """Each line is a document."""
 
+    without_text = "name the field that holds the text with --text_field"
+
     def __init__(self, settings: Data) -> None:
         self.files = find_files(settings, ENDINGS)
         self.field = settings.text_field
@@ -26,15 +28,15 @@ class JsonLines(Source):
     def key(self) -> str:
         return f"{self.field} {files_key(self.files)}"
 
-    def documents(self, split: str) -> Iterator[str]:
+    def documents(self, split: str) -> Iterator[str | None]:
         return self.texts.read(self.files, self._lines)
 
-    def _lines(self, file: Path, handle: TextIO) -> Iterator[str]:
+    def _lines(self, file: Path, handle: TextIO) -> Iterator[str | None]:
         for number, line in enumerate(handle, start=1):
             if not line.isspace():
                 yield self._text(line, f"{file}:{number}")
 
-    def _text(self, line: str, place: str) -> str:
+    def _text(self, line: str, place: str) -> str | None:
         try:
             record = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
@@ -43,7 +45,7 @@ class JsonLines(Source):
             raise DataError(f"{place} is a JSON {type(record).__name__}: each line must be one JSON object.")
         if self.field not in record:
             raise missing_field(place, self.field, record)
-        if not isinstance(record[self.field], str):
+        if not isinstance(record[self.field], str | None):
             raise DataError(
                 f"{place}: --text_field {self.field} holds {type(record[self.field]).__name__} instead of text; "
                 "choose a field that holds text."

@@ -1,4 +1,4 @@
-"""lambada: passages whose last word needs the whole passage; trained on the novels they come from."""
+"""lambada: passages whose last word needs the whole passage; a test set, with nothing to train on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ def question(example: Example) -> Question:
 
 
 LAMBADA = HubDataset(
-    "cimec/lambada",
+    "EleutherAI/lambada_openai",
     fields=("text",),
     to_text=to_text,
-    splits={"train": "train", "valid": "validation", "test": "test"},
+    splits={"test": "test"},
+    part="en",
+    parts=("en", "de", "es", "fr", "it"),
     asking=Asking(question, end=r"\S\s", compare="words"),
 )

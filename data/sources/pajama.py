@@ -14,6 +14,6 @@ PAJAMA = HubDataset(
     fields=("text",),
     to_text=to_text,
     splits={"train": "train"},
-    pattern="*.jsonl",  # the repository has a loading script, which `datasets` no longer runs
+    lines="*.jsonl",  # beside a loading script, which `datasets` no longer runs
     streaming=True,
 )

@@ -5,12 +5,20 @@ from __future__ import annotations
 from data.sources.hub import Asking, Example, HubDataset, Question
 
 
-def to_text(example: Example) -> str:
-    return f"{example['query']}\n{example['ground_truth_plan']}"
+def plan_of(example: Example) -> str:
+    """Some parts have lists, others nothing at all."""
+    plan = example["ground_truth_plan"]
+    return "\n".join(step for step in plan if step) if isinstance(plan, list) else plan or ""
 
 
-def question(example: Example) -> Question:
-    return Question(f"{example['query']}\n", (example["ground_truth_plan"],))
+def to_text(example: Example) -> str | None:
+    plan = plan_of(example)
+    return f"{example['query']}\n{plan}" if plan else None
+
+
+def question(example: Example) -> Question | None:
+    plan = plan_of(example)
+    return Question(f"{example['query']}\n", (plan,)) if plan else None
 
 
 PLANBENCH = HubDataset(

@@ -15,17 +15,23 @@ class Source(ABC):
     """One dataset. `splits` names those of train, valid and test that it has itself; the others are cut from train."""
 
     splits: tuple[str, ...] = ("train",)
+    without_text = "give files that hold text"  # what to do where no document does
+    told = False  # of documents without text; all are read twice when a tokenizer is trained first
 
     @abstractmethod
     def key(self) -> str:
         """A cheap text that changes when the documents change; no document is read for it."""
 
     @abstractmethod
-    def documents(self, split: str) -> Iterator[str]:
-        """The documents of one of `splits`, always in the same order."""
+    def documents(self, split: str) -> Iterator[str | None]:
+        """The documents of one of `splits`, always in the same order; None is a row without text."""
 
     def prepare(self) -> None:  # noqa: B027 (most have nothing to do)
         """Long work that comes before the first document, with its own progress bar; done once only."""
+
+    def origin(self) -> dict[str, str]:
+        """What a run's record says of where the documents came from, beyond the flags; known once they are read."""
+        return {}
 
     def count(self, split: str) -> int | None:
         """How many documents to expect, for the progress bar; None when only reading would tell."""

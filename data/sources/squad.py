@@ -1,24 +1,26 @@
-"""squad: questions whose answers stand in a paragraph."""
+"""squad: questions whose answers stand in a paragraph; of version 2 those that can be answered."""
 
 from __future__ import annotations
 
 from data.sources.hub import Asking, Example, HubDataset, Question
 
 
-def to_text(example: Example) -> str:
+def to_text(example: Example) -> str | None:
     answers = example["answers"]["text"]
-    return f"{example['context']}\nQuestion: {example['question']}\nAnswer: {answers[0] if answers else 'none'}"
+    return f"{example['context']}\nQuestion: {example['question']}\nAnswer: {answers[0]}" if answers else None
 
 
-def question(example: Example) -> Question:
+def question(example: Example) -> Question | None:
     prompt = f"{example['context']}\nQuestion: {example['question']}\nAnswer:"
-    return Question(prompt, tuple(example["answers"]["text"]) or ("none",))
+    answers = tuple(example["answers"]["text"])
+    return Question(prompt, answers) if answers else None
 
 
 SQUAD = HubDataset(
-    "rajpurkar/squad",
+    "rajpurkar/squad_v2",
     fields=("context", "question", "answers"),
     to_text=to_text,
     splits={"train": "train", "valid": "validation"},
+    revision="3ffb306f725f7d2ce8394bc1873b24868140c412",
     asking=Asking(question, compare="words"),
 )

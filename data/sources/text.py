@@ -25,7 +25,7 @@ class TextSource(Source):
     def key(self) -> str:
         return files_key(self.files)
 
-    def documents(self, split: str) -> Iterator[str]:
+    def documents(self, split: str) -> Iterator[str | None]:
         return self.texts.read(self.files, lambda file, handle: _pieces(handle, self._piece_size(file)))
 
     def _piece_size(self, file: Path) -> int | None:

@@ -13,7 +13,7 @@ from data.errors import DataError
 from data.sources import find_source
 
 
-def read(name: str, folder: Path | str | None = None, split: str = "train", **settings: Any) -> list[str]:
+def read(name: str, folder: Path | str | None = None, split: str = "train", **settings: Any) -> list[Any]:
     source = find_source(Data(dataset_name=name, dataset_dir=None if folder is None else str(folder), **settings))
     source.prepare()
     return list(source.documents(split))

@@ -221,7 +221,7 @@ def test_the_loser_of_the_rename_throws_its_copy_away(cache: Path) -> None:
     with tokens_cache.building("one") as first, tokens_cache.building("two") as second:
         for building in (first, second):
             building.write("train", tokens)
-            building.publish("content", "bytes", tokens.dtype, counts)
+            building.publish("content", "bytes", tokens.dtype, counts, {})
     entry = tokens_cache.read("content")
     assert entry is not None and entry.splits["train"].tokens.tolist() == tokens.tolist()
     assert tokens_cache.recall("one") == tokens_cache.recall("two") == "content"

@@ -6,6 +6,7 @@ import gzip
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -55,7 +56,7 @@ def test_pydocs_of_a_small_library(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     source = find_source(Data())
     key = source.key()
     source.prepare()
-    documents = list(source.documents("train"))
+    documents: list[Any] = list(source.documents("train"))
     assert documents[-2:] == ["First.\n\nShared.", "Second."]
     assert len(documents) > 50 and source.count("train") == len(documents)
     assert any("statement" in topic for topic in documents[:-2])
@@ -132,7 +133,7 @@ def test_jsonl(tmp_path: Path) -> None:
 
 def test_parquet(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"text": ["one", None, "two"], "id": [1, 2, 3]}), tmp_path / "a.parquet")
-    assert read("parquet", tmp_path) == ["one", "two"]
+    assert read("parquet", tmp_path) == ["one", None, "two"]
 
 
 def test_arrow_stream_file_and_what_datasets_saves(tmp_path: Path) -> None:

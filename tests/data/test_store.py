@@ -78,6 +78,7 @@ def test_splits_are_disjoint_and_do_not_depend_on_order(
     texts: list[str], held_out: list[str], shares: tuple[float, float], seed: Any
 ) -> None:
     settings = Data(validation_split_pct=shares[0], test_split_pct=shares[1])
+    texts = [*texts, "some text"]
     first = {(d.text, d.split) for d in read_documents(Given(train=texts, test=held_out), settings)}
     assert len({text for text, _ in first}) == len(first)
     not_blank = {text for text in held_out if text.strip(" \t\n\r\v\f")}
@@ -159,9 +160,9 @@ def test_bpe_is_trained_on_the_train_split_only(tmp_path: Path, monkeypatch: pyt
 
 def test_nothing_to_train_on(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
-        open_store(write(tmp_path, ["", "  \n"]))
+        open_store(write(tmp_path, ["word"], validation_split_pct=0.6, test_split_pct=0.39))
     assert str(error.value) == (
-        "--dataset_name is 'jsonl': of its 0 documents none is left to train on; "
+        "--dataset_name is 'jsonl': of its 1 documents none is left to train on; "
         "give more documents or lower --validation_split_pct and --test_split_pct."
     )
 

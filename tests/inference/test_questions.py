@@ -243,6 +243,19 @@ def test_a_split_that_is_cut(baseline_run: Path, tmp_path: Path, capsys: pytest.
     assert "the valid split is cut from the training examples: lambada has none of its own" in capsys.readouterr().out
 
 
+def test_questions_without_an_answer_are_left_out(
+    baseline_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans = [None, "(stack a b)", None, "(stack b a)"]
+    rows = [{"query": f"Stack {number}.", "ground_truth_plan": plan} for number, plan in enumerate(plans)]
+    data = ("--dataset_name", "planbench", "--dataset_dir", str(write_lines(tmp_path / "p.jsonl", *rows)))
+    assert main(command(baseline_run, tmp_path, *data, "--split", "all")) == 0
+    said = capsys.readouterr()
+    assert "2 of 4 questions of planbench have no answer and were left out." in said.err
+    (saved,) = tmp_path.glob("answers_planbench_*.jsonl")
+    assert [row["accepted"] for row in read_rows(saved)] == [["(stack a b)"], ["(stack b a)"]]
+
+
 @pytest.mark.parametrize(
     ("flags", "example", "message"),
     [
@@ -254,7 +267,7 @@ def test_a_split_that_is_cut(baseline_run: Path, tmp_path: Path, capsys: pytest.
         (
             ["squad"],
             {"context": "c", "question": "q", "answers": "Rome"},
-            "--dataset_name is 'squad': an example is not of the form that rajpurkar/squad has (TypeError: string "
+            "--dataset_name is 'squad': an example is not of the form that rajpurkar/squad_v2 has (TypeError: string "
             "indices must be integers, not 'str'); put it into that form, or leave it out.",
         ),
         (
