@@ -9,6 +9,8 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,11 +18,12 @@ import numpy as np
 
 from data.cache import cache_errors, replace_file
 from data.errors import DataError
-from data.hub import first_line, hub_is_reachable
+from data.hub import first_line, hub_is_reachable, refusal
 from data.progress import notice
 
 if TYPE_CHECKING:
     import tokenizers
+    from transformers import PreTrainedTokenizerBase
 
 SMALLEST_BPE = 258  # 256 bytes, separator, pad
 CHOICES = "choose bytes, bpe:SIZE, or a Hugging Face name or folder"
@@ -191,29 +194,66 @@ def _load_pretrained(name: str) -> Tokenizer:
     is_folder = folder.is_dir()
     if not is_folder and name.startswith(("/", "./", "../", "~")):
         raise DataError(f"--tokenizer is {name!r}: no such folder; {CHOICES}.")
-    from transformers import AutoTokenizer
-
+    reachable = False
     try:
         try:
-            found = AutoTokenizer.from_pretrained(folder if is_folder else name, local_files_only=True)
+            found = _from_pretrained(str(folder) if is_folder else name, local_files_only=True)
         except Exception:
-            if is_folder or not hub_is_reachable():
+            if is_folder or not (reachable := hub_is_reachable()):
                 raise
-            found = AutoTokenizer.from_pretrained(name)
+            found = _from_pretrained(name)
     except Exception as error:  # the library raises what it likes
-        if is_folder:
-            raise DataError(
-                f"--tokenizer is {name!r}: that folder holds no tokenizer ({first_line(error)}); {CHOICES}."
-            ) from error
-        raise DataError(
-            f"--tokenizer is {name!r}: it is no folder, was not downloaded before, and the Hugging Face hub cannot be "
-            f"reached or does not have it; {CHOICES}."
-        ) from error
+        raise DataError(f"--tokenizer is {name!r}: {_why_not(error, name, is_folder, reachable)}.") from error
     backend = getattr(found, "backend_tokenizer", None)
     if backend is None:
         raise DataError(f"--tokenizer is {name!r}: it has no fast version (tokenizer.json); {CHOICES}.")
     separator = found.eos_token_id if found.eos_token_id is not None else found.bos_token_id
     return FastTokenizer(name, backend, separator_id=separator, pad_id=found.pad_token_id)
+
+
+def _from_pretrained(name: str, **options: bool) -> PreTrainedTokenizerBase:
+    """What `transformers` has of that name; without any file of a tokenizer it would make one that knows no words."""
+    from transformers import AutoTokenizer
+
+    found = AutoTokenizer.from_pretrained(name, **options)
+    if len(set(found.get_vocab()) - set(found.all_special_tokens)) < 2:
+        raise ValueError("it has none of the files of a tokenizer")
+    return found
+
+
+def _why_not(error: Exception, name: str, is_folder: bool, reachable: bool) -> str:
+    """The end of the sentence: what is the matter with a tokenizer, and what to do."""
+    if not isinstance(error, ImportError) and (model := _sentencepiece_file(name, is_folder, reachable)):
+        return f"its {model} needs the package sentencepiece; install it with pip install sentencepiece"
+    if is_folder:
+        return f"that folder holds no tokenizer ({first_line(error)}); {CHOICES}"
+    if not reachable:
+        where = "it is no folder, was not downloaded before, and the Hugging Face hub cannot be reached"
+        return f"{where}; set HF_HOME to a folder with a downloaded copy, or {CHOICES}"
+    found = refusal(error, name, "model")
+    reason = f"the hub's {name} holds no tokenizer ({first_line(error)})" if found.kind == "other" else found.reason
+    return f"{reason}; {found.remedy or CHOICES}"
+
+
+def _sentencepiece_file(name: str, is_folder: bool, reachable: bool) -> str | None:
+    """The file that only sentencepiece reads, where that is missing; the library's own words speak of tiktoken."""
+    if find_spec("sentencepiece") is not None:
+        return None
+    files: list[str] = []
+    with suppress(Exception):
+        if is_folder:
+            files = [file.name for file in Path(name).expanduser().iterdir()]
+        else:
+            from huggingface_hub import HfApi, snapshot_download
+
+            files = (
+                HfApi().list_repo_files(name)
+                if reachable
+                else os.listdir(snapshot_download(name, local_files_only=True))
+            )
+    if "tokenizer.json" in files:
+        return None
+    return next((file for file in sorted(files) if file.endswith(".model")), None)
 
 
 def _first_bytes(documents: Iterable[str], limit: int) -> Iterator[str]:

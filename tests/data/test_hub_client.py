@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from tokenizers import Tokenizer, models
 
+from data.hub import refusal
 from data.sources import HUB, SPLITS
 from tests.data.hub_server import Repository, ask, commit_of, served
 from tests.data.small import PRELUDE
@@ -243,3 +245,65 @@ def test_what_the_hub_refuses_is_told_apart(tmp_path: Path) -> None:
     )
     assert said["pajama"].startswith("--dataset_name is 'pajama': its train split cannot be read (")
     assert said["pajama"].endswith("); it is read over the network as it goes: try again.")
+
+
+# ---- tokenizers
+
+WORDS = {
+    "tokenizer.json": Tokenizer(models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, unk_token="[UNK]")).to_str().encode(),
+    "tokenizer_config.json": b'{"tokenizer_class": "PreTrainedTokenizerFast"}',
+    "config.json": b'{"model_type": "gpt2"}',
+}
+TOKENIZERS = {
+    "some/words": Repository(WORDS),
+    "some/gated": Repository(WORDS, gated=True),
+    "some/pieces": Repository({"spm.model": b"\n", "config.json": b'{"model_type": "deberta-v2"}'}),
+    "some/weights": Repository({"config.json": b'{"model_type": "gpt2"}'}),
+}
+BUILD = """
+from data.tokenizers import build_tokenizer
+
+def build(name):
+    return build_tokenizer(name, list).encode("a").tolist()
+
+def answer():
+    names = ("some/words", "some/gated", "some/pieces", "some/weights", "some/nothing")
+    return {name: attempt(build, name) for name in names}
+"""
+
+
+def test_tokenizers_that_the_hub_refuses_are_told_apart(tmp_path: Path) -> None:
+    with served(TOKENIZERS) as hub:
+        said = ask(READ + BUILD, hub, tmp_path)
+    assert said["some/words"] == [0]
+    choices = "choose bytes, bpe:SIZE, or a Hugging Face name or folder."
+    assert said["some/gated"] == (
+        "--tokenizer is 'some/gated': some/gated is gated (OSError: You are trying to access a gated repo); "
+        f"accept the terms on {hub}/some/gated, then set HF_TOKEN to a token of your account."
+    )
+    assert said["some/pieces"] == (
+        "--tokenizer is 'some/pieces': its spm.model needs the package sentencepiece; "
+        "install it with pip install sentencepiece."
+    )
+    assert said["some/weights"] == (
+        "--tokenizer is 'some/weights': the hub's some/weights holds no tokenizer (ValueError: it has none of the "
+        f"files of a tokenizer); {choices}"
+    )
+    assert said["some/nothing"] == (
+        "--tokenizer is 'some/nothing': the hub has no some/nothing (OSError: some/nothing is not a local folder and "
+        f"is not a valid model identifier listed on 'https://huggingface.co/models'); {choices}"
+    )
+    offline = ask(READ + BUILD, hub, tmp_path)  # the server is gone
+    assert offline["some/words"] == [0]
+    for name in ("some/gated", "some/nothing"):
+        assert offline[name] == (
+            f"--tokenizer is {name!r}: it is no folder, was not downloaded before, and the Hugging Face hub cannot be "
+            f"reached; set HF_HOME to a folder with a downloaded copy, or {choices}"
+        )
+
+
+def test_a_package_that_is_missing_is_named() -> None:
+    error = ImportError("Loading this needs `soundfile`: pip install soundfile")
+    found = refusal(error, "some/sounds", "dataset")
+    assert found.kind == "package" and found.remedy == "install it with pip install soundfile"
+    assert found.reason.startswith("some/sounds needs a package that is not here (ImportError: Loading this needs")

@@ -150,7 +150,8 @@ def test_unknown_name(no_hub: None) -> None:
         build_tokenizer("nobody/nothing", lambda: [])
     assert str(error.value) == (
         "--tokenizer is 'nobody/nothing': it is no folder, was not downloaded before, and the Hugging Face hub cannot "
-        "be reached or does not have it; choose bytes, bpe:SIZE, or a Hugging Face name or folder."
+        "be reached; set HF_HOME to a folder with a downloaded copy, or choose bytes, bpe:SIZE, or a Hugging Face name "
+        "or folder."
     )
 
 
