@@ -203,7 +203,7 @@ class Data:
 
     dataset_name: str = flag("pydocs", "registered dataset; NAME:PART for a part of it")
     dataset_dir: str | None = flag(None, "local file, folder or glob to read instead of the hub", metavar="PATH")
-    text_field: str = flag("text", "field that holds the text in jsonl, parquet and arrow files")
+    text_field: str = flag("text", "field that holds the text in jsonl, csv, parquet and arrow files")
     max_documents: int = flag(0, "read at most so many documents; 0 is all", low=0)
     tokenizer: str = flag("bytes", "bytes, bpe:SIZE, or a Hugging Face name or folder")
     pretokenize_dataset: bool = flag(True, "keep the tokens in a cache on disk, shared between runs")

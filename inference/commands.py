@@ -51,7 +51,7 @@ class Evaluate:
     )
     as_text: bool = flag(False, "of a dataset of questions the loss on its text instead")
     dataset_dir: str | None = flag(None, "local file, folder or glob to read", metavar="PATH")
-    text_field: str | None = flag(None, "field that holds the text in jsonl, parquet and arrow files")
+    text_field: str | None = flag(None, "field that holds the text in jsonl, csv, parquet and arrow files")
     limit: int = flag(0, "rows, or questions, at most; 0 is all", low=0)
     batch_size: int = flag(16, "rows, or questions, at a time", low=1)
 

@@ -21,7 +21,7 @@ from inference.thinking import make_plan
 from training.resume import weights_path
 
 LANDSCAPE_POINTS = 41
-WITH_TEXT_FIELD = ("jsonl", "parquet", "arrow")
+WITH_TEXT_FIELD = ("jsonl", "csv", "parquet", "arrow")
 DRAWING = ("infer_max_gen_len", "infer_temp", "infer_topp", "infer_topk")
 # What the door of the training takes with --execution_mode inference; the rest is the checkpoint's.
 TAKEN = (

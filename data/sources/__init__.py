@@ -9,6 +9,7 @@ from data.errors import DataError
 from data.sources.ai2arc import AI2ARC
 from data.sources.arrow import Arrow
 from data.sources.bigbench import BIGBENCH
+from data.sources.csv import Csv
 from data.sources.fineweb import FINEWEB
 from data.sources.gsm8k import GSM8K
 from data.sources.hub import HubDataset, HubSource
@@ -26,9 +27,10 @@ from data.sources.text import TextSource
 __all__ = ["SPLITS", "Source", "dataset_names", "find_source"]
 
 MADE_HERE: dict[str, type[PyDocs] | type[Synthetic]] = {"pydocs": PyDocs, "synthetic": Synthetic}
-LOCAL: dict[str, type[TextSource] | type[JsonLines] | type[Parquet] | type[Arrow]] = {
+LOCAL: dict[str, type[TextSource] | type[JsonLines] | type[Csv] | type[Parquet] | type[Arrow]] = {
     "text": TextSource,
     "jsonl": JsonLines,
+    "csv": Csv,
     "parquet": Parquet,
     "arrow": Arrow,
 }

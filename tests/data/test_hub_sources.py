@@ -81,7 +81,7 @@ def test_questions_whose_answers_are_of_their_own_kind() -> None:
 
 
 def test_every_hub_dataset_has_an_example() -> None:
-    local = {"pydocs", "synthetic", "text", "jsonl", "parquet", "arrow"}
+    local = {"pydocs", "synthetic", "text", "jsonl", "csv", "parquet", "arrow"}
     assert {name.partition(":")[0] for name, _, _ in EXAMPLES} == set(dataset_names()) - local
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import subprocess
 import sys
@@ -131,6 +132,28 @@ def test_jsonl(tmp_path: Path) -> None:
     assert read("jsonl", tmp_path / "a.jsonl", text_field="body") == ["other"]
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_csv(tmp_path: Path, delimiter: str) -> None:
+    long = "word, " * 50_000  # longer than a field that the csv module takes by itself
+    rows = [["id", "text"], ["1", "one"], ["2", "a, b; c\td"], ["3", 'a "quote"\nof lines'], ["4", long], ["5", ""]]
+    with open(tmp_path / "a.csv", "w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file, delimiter=delimiter).writerows(rows)
+        file.write("6\r\n\r\n")
+    with gzip.open(tmp_path / "b.tsv.gz", "wt") as packed:
+        packed.write("text\nonly\n")
+    assert read("csv", tmp_path) == ["one", "a, b; c\td", 'a "quote"\nof lines', long, "", None, "only"]
+    assert read("csv", tmp_path / "a.csv", text_field="id")[:2] == ["1", "2"]
+
+
+def test_csv_mistakes(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("title,body\na,b\n")
+    assert message("csv", file) == f"--text_field is 'text': {file} has no such field; it has body, title."
+    file.write_text('id,text\n1,"never closed\n2,b\n')
+    text = message("csv", file)
+    assert text.startswith(f"{file}:") and " is not CSV (unexpected end of data): put text that holds commas" in text
+
+
 def test_parquet(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"text": ["one", None, "two"], "id": [1, 2, 3]}), tmp_path / "a.parquet")
     assert read("parquet", tmp_path) == ["one", None, "two"]
@@ -163,7 +186,7 @@ def test_key_follows_the_files(tmp_path: Path) -> None:
 # ---- what a person can get wrong with local files
 
 
-@pytest.mark.parametrize("name", ["text", "jsonl", "parquet", "arrow"])
+@pytest.mark.parametrize("name", ["text", "jsonl", "csv", "parquet", "arrow"])
 def test_missing_dataset_dir(name: str) -> None:
     assert message(name).startswith(
         f"--dataset_dir is missing: --dataset_name {name} reads local files; give a file, a folder or a glob (."
@@ -177,7 +200,7 @@ def test_missing_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["", "*.txt"])
 def test_no_matching_file(tmp_path: Path, pattern: str) -> None:
-    (tmp_path / "a.csv").write_text("x")
+    (tmp_path / "a.png").write_text("x")
     path = str(tmp_path / pattern)
     assert message("text", path) == (
         f"--dataset_dir is {path!r}: --dataset_name text found no file there; "
@@ -237,7 +260,7 @@ def test_unknown_name() -> None:
 def test_dataset_dir_where_no_files_are_read(name: str) -> None:
     assert message(name, "here") == (
         f"--dataset_dir is 'here': --dataset_name {name} reads no files; "
-        "leave it out, or choose text, jsonl, parquet, arrow to read your own."
+        "leave it out, or choose text, jsonl, csv, parquet, arrow to read your own."
     )
 
 

@@ -272,8 +272,8 @@ def test_candidates_without_noise_are_refused(residual_run: Path, capsys: pytest
 def test_mistakes(ebt_run: Path, baseline_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sets = "lambada, gsm8k, ai2arc, squad, bigbench, planbench"
     assert wrong(capsys, ebt_run, "--dataset_name", "pydoc") == (
-        "--dataset_name is 'pydoc': choose pydocs, synthetic, text, jsonl, parquet, arrow, pajama, fineweb, lambada, "
-        "gsm8k, ai2arc, squad, bigbench, planbench. Did you mean pydocs?"
+        "--dataset_name is 'pydoc': choose pydocs, synthetic, text, jsonl, csv, parquet, arrow, pajama, fineweb, "
+        "lambada, gsm8k, ai2arc, squad, bigbench, planbench. Did you mean pydocs?"
     )
     assert said(capsys, ebt_run, "--infer_temp", "1", "--infer_topk", "3").splitlines() == [
         f"--{name} has no effect where nothing is generated: remove it, or ask with --dataset_name {sets}."
@@ -283,9 +283,9 @@ def test_mistakes(ebt_run: Path, baseline_run: Path, tmp_path: Path, capsys: pyt
         f"--as_text has no effect without a dataset of questions: remove it, or choose --dataset_name {sets}."
     )
     assert wrong(capsys, ebt_run, "--text_field", "body") == (
-        "--text_field has no effect with --dataset_name text: remove it, or choose jsonl, parquet, arrow."
+        "--text_field has no effect with --dataset_name text: remove it, or choose jsonl, csv, parquet, arrow."
     )
-    file = write_lines(tmp_path / "one.jsonl", {"text": "a"}, {"text": " "})
+    file = write_lines(tmp_path / "one.jsonl", {"text": "a"})
     data = ("--dataset_name", "jsonl", "--dataset_dir", str(file))
     assert wrong(capsys, ebt_run, *data, "--split", "valid") == (
         "The valid split of jsonl is empty: choose another with python -m inference evaluate --split, or all."
