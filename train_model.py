@@ -74,7 +74,7 @@ def train(config: RunConfig) -> int:
     """Train (or only test) a model in a run folder of its own, or go on in the one it was stopped in."""
     from runs import RunFolder, copy_output, is_first_process
     from runs.attempts import process_rank
-    from runs.pages import write_after_run
+    from runs.pages import failure_on_page, write_after_run
     from runs.signals import listener
 
     listener.listen()
@@ -96,12 +96,13 @@ def train(config: RunConfig) -> int:
 
     config, checkpoint, step = take_up(config, folder)
     config, weights = initial_weights(config)
-    prepare_process(config)
-    data = build_data(config)
-    tokens = data.tokenizer
-    model = build_model(config, tokens.vocab_size, tokens.separator_id, tokens.pad_id)
-    if weights is not None:
-        weights.load_into(model)
+    with failure_on_page(folder, config, step):
+        prepare_process(config)
+        data = build_data(config)
+        tokens = data.tokenizer
+        model = build_model(config, tokens.vocab_size, tokens.separator_id, tokens.pad_id)
+        if weights is not None:
+            weights.load_into(model)
     with folder.attempt(config, step) as attempt:
         new_step_size = checkpoint is None and (weights is None or weights.own_step_size)
         training = Training(config, folder, data, model, attempt.number, calibrate=new_step_size)

@@ -20,6 +20,8 @@ from data.stream import BatchStream, evaluation_batches, spread_rows
 
 SAMPLE_TARGETS = 16_384  # of the validation split, enough to tell checkpoints of a run apart
 
+FEW_DOCUMENTS = 20  # of which a usual share may well be none
+
 
 class RowLoader(DataLoader[Tensor]):
     """Batches {"input_ids": int64 [B, S+1]} of the rows that `batches` names."""
@@ -231,6 +233,8 @@ class DataModule(pl.LightningDataModule):
     def _check_splits(self) -> None:
         """Say before anything is built that a split cannot give what this run wants of it."""
         debugging, testing = self.config.debugging, self.config.testing
+        documents = sum(rows.num_documents for rows in self.rows.values())
+        few = f" (of documents, which are not cut, there are only {documents})" if documents < FEW_DOCUMENTS else ""
         if not testing.only_test:
             tokens = len(self.rows["train"].tokens)
             if self.context_length >= tokens:
@@ -242,11 +246,11 @@ class DataModule(pl.LightningDataModule):
             if debugging.limit_val_batches != 0 and not debugging.overfit_batches and not len(self.rows["valid"]):
                 raise DataError(
                     f"--validation_split_pct is {self.config.data.validation_split_pct:g}: the validation split is "
-                    "empty; choose a larger share, or --limit_val_batches 0 to train without validation."
+                    f"empty; choose a larger share, or --limit_val_batches 0 to train without validation{few}."
                 )
         wants_test = testing.only_test or testing.run_testing_after_training
         if wants_test and debugging.limit_test_batches and not len(self.rows["test"]):
             raise DataError(
                 f"--test_split_pct is {self.config.data.test_split_pct:g}: the test split is empty; choose a larger "
-                "share, or leave out --only_test and --run_testing_after_training."
+                f"share, or leave out --only_test and --run_testing_after_training{few}."
             )

@@ -177,8 +177,9 @@ def read_documents(source: Source, settings: Data) -> Iterator[Document]:
             split = place(digest, missing) if native == "train" else native
             yield Document(split, data.decode(), digest, len(data))
     if rows == empty:
-        what = f"none of its {rows:,} documents has any text" if rows else "it has no documents"
-        raise DataError(f"--dataset_name is {settings.dataset_name!r}: {what}; {source.without_text}.")
+        flag = (rows and source.text_flag) or ("dataset_dir" if settings.dataset_dir else "dataset_name")
+        what = f"none of {rows:,} documents has any text" if rows else "it has no documents"
+        raise DataError(f"--{flag} is {getattr(settings, flag)!r}: {what}; choose another that has.")
     if empty and not source.told:
         source.told = True
         notice(f"{empty:,} of {rows:,} documents have no text and were left out.")
@@ -224,8 +225,8 @@ def _tokenise(
     if not tallies["train"].documents:
         total = sum(tally.documents for tally in tallies.values())
         raise DataError(
-            f"--dataset_name is {settings.dataset_name!r}: of its {total} documents none is left to train on; "
-            "give more documents or lower --validation_split_pct and --test_split_pct."
+            f"--dataset_name is {settings.dataset_name!r}: of its {total} documents, which are not cut, none is left "
+            "to train on; give more documents or lower --validation_split_pct and --test_split_pct."
         )
     return tallies
 

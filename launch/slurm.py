@@ -14,6 +14,7 @@ from datetime import datetime
 
 from config.flags import shown
 from launch.submit import clean_environment
+from runs.causes import REFUSED
 from runs.reading import Run, seconds_of
 
 PATIENCE = 5.0  # seconds: who looks at a table does not want to wait for a controller that is down
@@ -182,6 +183,8 @@ def detail_of(run: Run, state: str) -> str:
     if state == "silent":
         return f"for {duration(run.silence)}"
     cause = str(run.attempts[-1].get("cause", "")) if run.attempts else ""
+    if cause.startswith(REFUSED):
+        return cause.removeprefix(REFUSED).partition(": ")[0]  # what is wrong, as in "--text_field is 'text'"
     return cause.removeprefix("error: ").removeprefix(f"{state}: ") if state in CAUSED and cause != state else ""
 
 

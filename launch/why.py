@@ -14,6 +14,7 @@ from launch.control import command_that_goes_on, goes_on
 from launch.execute import logs_flag
 from launch.logs import tail_of
 from launch.slurm import Answer, Job, Standing, ask, ask_for_jobs, duration, standing
+from runs.causes import REFUSED
 from runs.reading import Run, find_run, seconds_of
 
 ERROR_LINES = 12
@@ -69,6 +70,7 @@ CAUSES = {
 }
 MEMORY = re.compile(r"oom.?kill|out of memory|OutOfMemoryError|MemoryError|can.t allocate memory", re.IGNORECASE)
 TRACE = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
+FLAG = re.compile(r"--(\w+)")
 # What stands at the end of every log, whatever went wrong.
 USUAL = re.compile(r"srun: error: .*: Exited with exit code|train_model.py ended with|run folder  |step +\d|\s*$")
 
@@ -95,7 +97,7 @@ def story(run: Run, answer: Answer) -> list[str]:
     if answer.problem:
         lines.append(f"Slurm: {answer.problem}.")
     if now.state in ("failed", "killed", "out of memory", "not submitted", "lost", "diverged", "prepared"):
-        lines += trouble(tail_of(run))
+        lines += trouble(tail_of(run)) if not (run.attempts and mistake_in(run.attempts[-1])) else []
     lines += warnings(run)
     return [*lines, f"next: {advice(run, now)}"]
 
@@ -132,6 +134,8 @@ def sentence(run: Run, index: int) -> str:
     last = attempt.get("last_step")
     said += f" and {ended(str(attempt.get('cause', 'killed')))} after {duration(took)}"
     said += f" at step {last}" if isinstance(last, int) else ""
+    if mistake := mistake_in(attempt):
+        return f"{said}: {shown(mistake)}"
     lost = attempt.get("steps_lost")
     if not isinstance(lost, int) and index + 1 < len(run.attempts) and isinstance(last, int):
         lost = max(0, last - int(run.attempts[index + 1].get("first_step") or 0))
@@ -141,9 +145,17 @@ def sentence(run: Run, index: int) -> str:
 def ended(cause: str) -> str:
     if cause in CAUSES:
         return CAUSES[cause]
+    if cause.startswith(REFUSED):
+        return "failed"
     if cause.startswith("error: "):
         return f"failed with {shown(cause.removeprefix('error: '))}"
     return f"ended ({shown(cause)})"
+
+
+def mistake_in(attempt: dict[str, Any]) -> str:
+    """The sentence that ended an attempt, where it was something that a person can put right."""
+    cause = str(attempt.get("cause", ""))
+    return cause.removeprefix(REFUSED) if cause.startswith(REFUSED) else ""
 
 
 def present(run: Run, now: Standing, job: Job | None) -> list[str]:
@@ -224,6 +236,9 @@ def advice(run: Run, now: Standing) -> str:
     name = shlex.quote(run.run_id) + logs_flag(run.path.absolute().parent.parent)
     again = f"python -m launch resubmit {name}"
     going_on = f"python -m launch requeue {name}" if goes_on(run) else command_that_goes_on(run)
+    if run.attempts and now.state == "failed" and (flag := FLAG.search(mistake_in(run.attempts[-1]))):
+        saved = any(run.path.glob("checkpoints/step_*.ckpt"))  # the same command would fail again
+        return f"{command_that_goes_on(run)} --{flag[1]}=…" if saved else f"{again} --set {flag[1]}=…"
     return {
         "finished": f"python -m runs show {name}",
         "running": f"python -m launch logs -f {name}",

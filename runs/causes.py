@@ -1,7 +1,8 @@
 """Why an attempt ended, in the words of attempts.jsonl, as far as Slurm and the traces of the attempt tell.
 
 finished, time limit, preempted, requeued, node failure, out of memory, cancelled, diverged, stopped, stopped by hand,
-error: WHAT; where nobody knows more, `interrupted: SIGNAL` of an attempt that saved its state and `killed` of another.
+error: WHAT, refused: SENTENCE of what a person can put right; where nobody knows more, `interrupted: SIGNAL` of an
+attempt that saved its state and `killed` of another.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import re
 import subprocess
 from typing import Any
 
+from config.errors import UserError
+
+REFUSED = "refused: "
 PATIENCE = 10  # seconds that Slurm may take to answer
 ENDED = {
     "CANCELLED": "cancelled",
@@ -83,4 +87,6 @@ def of_error(error: BaseException) -> str:
     short = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if short or "can't allocate memory" in str(error):  # torch's words where the CPU's memory ends
         return "out of memory"
-    return f"error: {type(error).__name__}"
+    return (
+        f"{REFUSED}{' '.join(str(error).split())}" if isinstance(error, UserError) else f"error: {type(error).__name__}"
+    )

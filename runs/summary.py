@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from config.flags import listing, shown
+from runs.causes import REFUSED
 from runs.comparing import BITS, LOSS, Validation, alike, meeting, obstacle, validations_of, value_of
 from runs.index import Record
 from runs.metrics import describe
@@ -194,6 +195,8 @@ def takeaways_of(record: Record, against: Record | None) -> list[str]:
 
 
 def told(state: str, cause: str) -> str:
+    if cause.startswith(REFUSED):
+        return shown(cause.removeprefix(REFUSED).rstrip("."))
     return f"{state} ({shown(cause)})" if cause else state
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class TableSource(Source):
     """Each row is a document."""
 
-    without_text = "name the field that holds the text with --text_field"
+    text_flag = "text_field"
 
     endings: tuple[str, ...]
 

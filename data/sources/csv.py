@@ -20,7 +20,7 @@ csv.field_size_limit(sys.maxsize)  # a field is a document here, and may be a bo
 class Csv(Source):
     """Each row is a document; columns are parted by what stands in the first line most: commas, semicolons or tabs."""
 
-    without_text = "name the field that holds the text with --text_field"
+    text_flag = "text_field"
 
     def __init__(self, settings: Data) -> None:
         self.files = find_files(settings, ENDINGS)

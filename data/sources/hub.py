@@ -84,8 +84,6 @@ class HubDataset:
 class HubSource(Source):
     """One dataset of the hub, or with --dataset_dir its local copy: files named by split, or files without split."""
 
-    without_text = "choose another part or dataset"
-
     def __init__(self, dataset: HubDataset, settings: Data) -> None:
         self.dataset = dataset
         self.settings = settings

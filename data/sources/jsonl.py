@@ -18,7 +18,7 @@ ENDINGS = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
 class JsonLines(Source):
     """Each line is a document."""
 
-    without_text = "name the field that holds the text with --text_field"
+    text_flag = "text_field"
 
     def __init__(self, settings: Data) -> None:
         self.files = find_files(settings, ENDINGS)

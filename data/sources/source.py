@@ -15,7 +15,7 @@ class Source(ABC):
     """One dataset. `splits` names those of train, valid and test that it has itself; the others are cut from train."""
 
     splits: tuple[str, ...] = ("train",)
-    without_text = "give files that hold text"  # what to do where no document does
+    text_flag = ""  # that is wrong where no document has text
     told = False  # of documents without text; all are read twice when a tokenizer is trained first
 
     @abstractmethod

@@ -5,12 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
+from runs.attempts import is_first_process
+
+if TYPE_CHECKING:
+    from config import RunConfig
+    from runs.folder import RunFolder
 
 AT_THE_END = 2.0  # seconds that the end of a run may spend on the pages of other runs
 
@@ -70,6 +76,19 @@ def write_after_run(logs: Path, run_id: str) -> Path | None:
     except Exception as error:  # whatever it is, it must not cost a finished run its exit status
         print(f"the pages were not written: {shown(str(error) or type(error).__name__)}", file=sys.stderr)
         return None
+
+
+@contextmanager
+def failure_on_page(folder: RunFolder, config: RunConfig, step: int) -> Iterator[None]:
+    """A mistake that comes to light before the attempt begins is its end, and the pages say what is to be put right."""
+    try:
+        yield
+    except UserError as error:
+        with suppress(UserError), folder.attempt(config, step):
+            raise error
+        if is_first_process():
+            write_after_run(folder.path.parent.parent, folder.run_id)
+        raise
 
 
 def logs_folder(name: str) -> Path:

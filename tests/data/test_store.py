@@ -162,8 +162,8 @@ def test_nothing_to_train_on(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         open_store(write(tmp_path, ["word"], validation_split_pct=0.6, test_split_pct=0.39))
     assert str(error.value) == (
-        "--dataset_name is 'jsonl': of its 1 documents none is left to train on; "
-        "give more documents or lower --validation_split_pct and --test_split_pct."
+        "--dataset_name is 'jsonl': of its 1 documents, which are not cut, none is left to "
+        "train on; give more documents or lower --validation_split_pct and --test_split_pct."
     )
 
 

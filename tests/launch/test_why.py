@@ -92,6 +92,25 @@ def test_an_error_is_shown_with_what_the_run_noticed(logs: Path, capsys: pytest.
     ]
 
 
+def test_a_command_that_would_fail_again_is_not_proposed(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = "--text_field is 'text': a.jsonl:1 has no such field; it has body."
+    run = write_run(logs, "one", began(1), ended(1, f"refused: {wrong}"))
+    (run / "command.txt").write_text("python train_model.py --dataset_name jsonl\n")
+    (run / "console.log").write_text(f"{wrong}\n")
+    lines = told(capsys, logs)
+    assert lines[0] == f"{run.name} is failed: --text_field is 'text'."
+    assert lines[1].endswith(f": {wrong}")
+    assert lines[2:] == [f"next: python -m launch resubmit {run.name} --logs_dir {logs} --set text_field=…"]
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "step_00000005.ckpt").touch()
+    saved = f"{run}/checkpoints/step_00000005.ckpt"
+    assert told(capsys, logs)[2:] == [
+        f"next: python train_model.py --dataset_name jsonl --resume_training_ckpt {saved} --text_field=…"
+    ]
+    write_run(logs, "one", began(1), ended(1, "refused: a.jsonl:2 is not JSON (…): each line must be one."), number=2)
+    assert told(capsys, logs)[2].startswith("next: correct what is wrong, then ")
+
+
 def test_a_mistake_that_only_the_log_tells(logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
     programs.queue("7|FAILED|NonZeroExitCode|n1|main|N/A")
     run = write_run(logs, "one", submission={"state": "released", "job": "7", "time": stamp(9)})

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import parse_command_line
+from config.errors import UserError
 from launch.__main__ import main
 from runs import RunFolder
 from runs.attempts import merged
@@ -90,12 +91,13 @@ def test_how_an_attempt_ends(folder: RunFolder) -> None:
         (RuntimeError, ("[enforce fail] DefaultCPUAllocator: can't allocate memory",), "out of memory"),
         (type("OutOfMemoryError", (RuntimeError,), {}), ("CUDA out of memory",), "out of memory"),
         (RuntimeError, ("shapes differ",), "error: RuntimeError"),
+        (UserError, ("--text_field is 'x':\nno such field.",), "refused: --text_field is 'x': no such field."),
     ]
     for kind, words, _ in endings:
         with pytest.raises(kind), folder.attempt(config, 4):
             raise kind(*words)
     rows = read_rows(folder.attempts)
-    assert [row["attempt"] for row in rows] == [number for number in range(1, 8) for _ in range(2)]
+    assert [row["attempt"] for row in rows] == [number for number in range(1, 9) for _ in range(2)]
     assert [row["cause"] for row in rows if "end" in row] == [cause for *_, cause in endings]
     assert {row["last_step"] for row in rows if "end" in row} == {4}, "no trace of a later step"
 
