@@ -67,9 +67,16 @@ def merged(rows: Sequence[Row]) -> Row:
         for name, value in row.items():
             found.setdefault(name, []).append(value)
     return {
-        name: fmean(values) if is_mean(name) and all(map(is_number, values)) else values[-1]
+        name: mean(values) if is_mean(name) and all(map(is_number, values)) else values[-1]
         for name, values in found.items()
     }
+
+
+def mean(values: Sequence[float]) -> float:
+    try:
+        return fmean(values)
+    except (OverflowError, ValueError):  # their sum is beyond all numbers, or infinite both ways
+        return sum(value / len(values) for value in values)
 
 
 def is_mean(name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,20 @@ def test_an_epoch_is_means_of_training_and_the_last_of_the_rest() -> None:
         **{"learning_rate/decay": 0.2, "valid_loss": 2.5},
     }
     assert (second["step"], second["epoch"], second["train_loss"]) == (30, 2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [([1e308, 1.5e308], 1.25e308), ([1e308, -1e308], 0.0), ([float("inf"), 1.0], float("inf")), ([0.25, 0.75], 0.5)],
+)
+def test_the_mean_of_numbers_whose_sum_is_none(values: list[float], mean: float) -> None:
+    (row,) = by_epoch([{"epoch": 1.0, "train_loss": value} for value in values])
+    assert row["train_loss"] == mean
+
+
+def test_the_mean_of_opposite_infinities_is_no_number() -> None:
+    (row,) = by_epoch([{"epoch": 1.0, "a": float("inf")}, {"epoch": 1.0, "a": float("-inf")}])
+    assert math.isnan(row["a"])
 
 
 value = st.integers(-(10**6), 10**6) | st.floats(allow_nan=False) | st.text(alphabet=st.characters(codec="utf-8"))
