@@ -88,6 +88,7 @@ def train(config: RunConfig) -> int:
         copy_output(folder.path / f"rank_{process_rank()}.log")
 
     from data import build_data
+    from data.kept import keep_data
     from models import build_model
     from training.report import closing_report
     from training.resume import initial_weights, take_up
@@ -98,7 +99,9 @@ def train(config: RunConfig) -> int:
     config, weights = initial_weights(config)
     with failure_on_page(folder, config, step):
         prepare_process(config)
-        data = build_data(config)
+        data = build_data(config, folder.path, weights.run if weights else None)
+        if is_first_process():
+            keep_data(data, folder.path)
         tokens = data.tokenizer
         model = build_model(config, tokens.vocab_size, tokens.separator_id, tokens.pad_id)
         if weights is not None:

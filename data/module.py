@@ -76,7 +76,7 @@ class StreamLoader(RowLoader):
 class DataModule(pl.LightningDataModule):
     """Rows and loaders of the three splits.
 
-    tokenizer, fingerprint: of the store. rows: PackedRows of train, valid and test.
+    tokenizer, fingerprint, origin: of the store. rows: PackedRows of train, valid and test.
     sample: rows of the validation split that validations during training read; the same for every batch size.
     start_batch: batches of the run that are done; the training loader begins there.
     skipped: ranges of the stream that are not trained on, because the loss diverged there.
@@ -87,6 +87,7 @@ class DataModule(pl.LightningDataModule):
         self.config = config
         self.tokenizer = store.tokenizer
         self.fingerprint = store.fingerprint
+        self.origin = store.origin
         self.context_length = config.architecture.context_length
         self.batch_size = config.trainer.batch_size_per_device
         self.rows = {

@@ -65,8 +65,11 @@ class Tally:
     content: hashlib.blake2b = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
 
 
-def open_store(settings: Data) -> TokenStore:
-    """The tokens of the dataset: from the cache when they are there, else read, split and tokenised now."""
+def open_store(settings: Data, tokenizer: Tokenizer | None = None) -> TokenStore:
+    """The tokens of the dataset: from the cache when they are there, else read, split and tokenised now.
+
+    tokenizer: the one to use, where it is known already; else the one that --tokenizer names.
+    """
     if settings.validation_split_pct + settings.test_split_pct >= 1:
         raise DataError(
             f"--validation_split_pct is {settings.validation_split_pct:g} and --test_split_pct is "
@@ -78,7 +81,8 @@ def open_store(settings: Data) -> TokenStore:
             f"--dataset_name is {settings.dataset_name!r}: it has only a {source.splits[0]} split, to evaluate on; "
             "train on another, or give local files of it with --dataset_dir."
         )
-    store = _open_cached(source, settings) if settings.pretokenize_dataset else _build_in_memory(source, settings)
+    build = _open_cached if settings.pretokenize_dataset else _build_in_memory
+    store = build(source, settings, tokenizer)
     for split, flag in (("valid", "validation_split_pct"), ("test", "test_split_pct")):
         share = getattr(settings, flag)
         if share and not store.splits[split].num_documents:
@@ -91,33 +95,39 @@ def token_dtype(tokenizer: Tokenizer) -> np.dtype:
     return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
 
 
-def _open_cached(source: Source, settings: Data) -> TokenStore:
+def _open_cached(source: Source, settings: Data, own: Tokenizer | None) -> TokenStore:
     cache = TokenCache(cache_root())
     request = _request_key(source, settings)
-    store = _find_cached(cache, request, settings)
+    store = _find_cached(cache, request, settings, own)
+    if store is None and own is not None:  # what --tokenizer leads to may be another one
+        request = _hash(request, own.fingerprint)
+        store = _find_cached(cache, request, settings, own)
     if store is None:
         with cache.lock(request):
             # another process may have built it while this one waited
-            store = _find_cached(cache, request, settings)
+            store = _find_cached(cache, request, settings, own)
             if store is None:
-                _build_cached(cache, request, source, settings)
-                store = _find_cached(cache, request, settings)
+                _build_cached(cache, request, source, settings, own)
+                store = _find_cached(cache, request, settings, own)
     assert store is not None
     return store
 
 
-def _find_cached(cache: TokenCache, request: str, settings: Data) -> TokenStore | None:
+def _find_cached(cache: TokenCache, request: str, settings: Data, own: Tokenizer | None) -> TokenStore | None:
     """The stored tokens of a request, or None when they are missing, damaged or of another tokenizer."""
     content = cache.recall(request)
     entry = cache.read(content) if content else None
-    tokenizer = entry and load_tokenizer(settings.tokenizer, entry.tokenizer, cache.tokenizers)
-    if not (entry and tokenizer):
+    if entry is None:
+        return None
+    tokenizer = own or load_tokenizer(settings.tokenizer, entry.tokenizer, cache.tokenizers)
+    if tokenizer is None or tokenizer.fingerprint != entry.tokenizer:
         return None
     return TokenStore(tokenizer, entry.splits, entry.content, entry.path, entry.origin)
 
 
-def _build_cached(cache: TokenCache, request: str, source: Source, settings: Data) -> None:
-    tokenizer = build_tokenizer(settings.tokenizer, partial(_train_texts, source, settings), cache.tokenizers)
+def _build_cached(cache: TokenCache, request: str, source: Source, settings: Data, tokenizer: Tokenizer | None) -> None:
+    if tokenizer is None:
+        tokenizer = build_tokenizer(settings.tokenizer, partial(_train_texts, source, settings), cache.tokenizers)
     with cache.building(request) as building:
         tallies = _tokenise(source, settings, tokenizer, building.write)
         counts = {name: (tally.documents, tally.bytes) for name, tally in tallies.items()}
@@ -125,8 +135,9 @@ def _build_cached(cache: TokenCache, request: str, source: Source, settings: Dat
         building.publish(content, tokenizer.fingerprint, token_dtype(tokenizer), counts, source.origin())
 
 
-def _build_in_memory(source: Source, settings: Data) -> TokenStore:
-    tokenizer = build_tokenizer(settings.tokenizer, partial(_train_texts, source, settings), None)
+def _build_in_memory(source: Source, settings: Data, tokenizer: Tokenizer | None) -> TokenStore:
+    if tokenizer is None:
+        tokenizer = build_tokenizer(settings.tokenizer, partial(_train_texts, source, settings), None)
     buffers = {name: io.BytesIO() for name in SPLITS}
     tallies = _tokenise(source, settings, tokenizer, lambda name, tokens: buffers[name].write(tokens.data))
     splits = {}

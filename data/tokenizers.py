@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SMALLEST_BPE = 258  # 256 bytes, separator, pad
 CHOICES = "choose bytes, bpe:SIZE, or a Hugging Face name or folder"
+KEPT = "tokenizer.json"  # in a run's folder
 BPE_TRAINING_BYTES = 100_000_000  # merges hardly change with more text, and this fits in memory
 
 
@@ -136,6 +137,37 @@ def load_tokenizer(name: str, fingerprint: str, cache_dir: Path) -> Tokenizer | 
         return _read_bpe(name, cache_dir, fingerprint)
     tokenizer = build_tokenizer(name, list)
     return tokenizer if tokenizer.fingerprint == fingerprint else None
+
+
+def keep_tokenizer(tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
+    """Put a tokenizer into a folder; what is returned has to be given to `kept_tokenizer`. Bytes need no file."""
+    record = {"name": tokenizer.name, "fingerprint": tokenizer.fingerprint}
+    if not isinstance(tokenizer, FastTokenizer):
+        return record
+    stored = tokenizer.backend.to_str()
+    replace_file(folder / KEPT, stored)
+    ids = {"separator_id": tokenizer.separator_id, "pad_id": tokenizer.pad_id}
+    return {**record, **ids, "checksum": _hash(stored.encode())}
+
+
+def kept_tokenizer(record: dict[str, Any], folder: Path) -> Tokenizer | None:
+    """The tokenizer that `keep_tokenizer` put there; None, after telling so, when its file is gone or damaged."""
+    if record["name"] == "bytes":
+        return ByteTokenizer()
+    try:
+        stored = (folder / KEPT).read_bytes()
+    except OSError as error:
+        notice(f"The tokenizer {folder / KEPT} cannot be read ({error.strerror}): looking for it elsewhere.")
+        return None
+    if _hash(stored) != record["checksum"]:
+        notice(f"The tokenizer {folder / KEPT} is damaged: looking for it elsewhere.")
+        return None
+    from tokenizers import Tokenizer as Backend
+
+    backend = Backend.from_buffer(stored)
+    size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+    separator, pad = (token if token < size else None for token in (record["separator_id"], record["pad_id"]))
+    return FastTokenizer(record["name"], backend, record["fingerprint"], separator, pad)
 
 
 def _build_bpe(name: str, documents: Iterable[str], cache_dir: Path | None) -> Tokenizer:

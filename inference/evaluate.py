@@ -10,6 +10,7 @@ from config import RunConfig, SettingsError
 from config.errors import UserError
 from config.flags import FLAGS
 from config.settings import Data, Inference
+from data.errors import DataError
 from data.sources import HUB, Source, find_source
 from data.sources.hub import HubSource
 from inference.commands import COMMANDS, Answering, Evaluate, Model
@@ -39,7 +40,7 @@ def main(model: Model, command: Evaluate, inference: Inference, preferred: str =
     if inference.infer_plot_energy_landscape and plan is None:
         raise UserError("--infer_plot_energy_landscape: this model has no energy to draw; choose an EBT's run.")
     data = chosen_data(loaded.config.data, command)
-    source, own = find_source(data), data == loaded.config.data and not asks
+    source, own = find_source(data), is_same(loaded.config.data, data) and not asks
     split = command.split or (preferred if own else first_split(source, preferred))
     folder = output_folder(loaded, inference)
     work = Work(loaded, command, inference, model.seed, plan, data, source, own, split, share, folder)
@@ -129,7 +130,22 @@ def chosen_data(run: Data, command: Evaluate) -> Data:
                 f"remove it, or choose {', '.join(WITH_TEXT_FIELD)}."
             )
         data = replace(data, text_field=command.text_field)
-    return data if data == run else replace(data, max_documents=0)
+    return data if is_same(run, data) else replace(data, max_documents=0)
+
+
+def is_same(run: Data, data: Data) -> bool:
+    """Whether it is the run's own dataset, or its files at another place, those of the run being gone."""
+    if replace(data, dataset_dir=run.dataset_dir) != run:
+        return False
+    return data.dataset_dir == run.dataset_dir or not is_there(run)
+
+
+def is_there(data: Data) -> bool:
+    try:
+        find_source(data)
+        return True
+    except DataError:
+        return False
 
 
 def read(work: Work) -> int:

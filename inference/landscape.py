@@ -102,7 +102,7 @@ def split_prompt(loaded: Loaded, prompt: str) -> tuple[list[int], int]:
 
 def place_in_validation(loaded: Loaded, seed: int) -> tuple[list[int], int]:
     """A place of the validation split, drawn by the seed, with some text of its document before it."""
-    split = open_store(loaded.config.data).splits["valid"].tokens
+    split = open_store(loaded.config.data, loaded.tokenizer).splits["valid"].tokens
     if len(split) < 2:
         raise UserError("--prompt is missing: this run has no validation split to take a text from; give a --prompt.")
     most, separator = loaded.config.architecture.context_length, loaded.tokenizer.separator_id

@@ -11,6 +11,7 @@ from config import RunConfig, SettingsError
 from config.errors import UserError
 from config.record import from_dict
 from config.settings import Inference
+from data.kept import tokenizer_in
 from data.store import open_store
 from data.tokenizers import Tokenizer, build_tokenizer
 from inference.commands import Model
@@ -47,18 +48,21 @@ def load(wanted: Model) -> Loaded:
         config = from_dict(checkpoint["run"]["config"], f"the record in {path}")
     except CheckpointError as error:
         raise CheckpointError(f"{error} {known_runs(wanted.logs_dir)}") from error
-    tokenizer = tokenizer_of(config)
+    run = path.resolve().parent.parent
+    tokenizer = tokenizer_of(config, run)
     model = build_model(config, tokenizer.vocab_size, tokenizer.separator_id, tokenizer.pad_id)
     Weights("ckpt", checkpoint["state_dict"]).load_into(model)
     on_gpu = wanted.device == "cuda" or (wanted.device == "auto" and torch.cuda.is_available())
     model = model.to("cuda" if on_gpu else "cpu").eval().requires_grad_(False)
-    run = path.resolve().parent.parent
     folder = RunFolder.open(run) if (run / "config.json").is_file() else None
     return Loaded(config, model, tokenizer, path, folder, int(checkpoint["global_step"]))
 
 
-def tokenizer_of(config: RunConfig) -> Tokenizer:
-    """The tokenizer that a run was trained with; a BPE lies in its dataset's cache, and is made again if it is gone."""
+def tokenizer_of(config: RunConfig, run: Path) -> Tokenizer:
+    """The tokenizer that a run was trained with, from its folder; a BPE that is not there is in its dataset's cache, or
+    made again."""
+    if kept := tokenizer_in(run, config.data.tokenizer):
+        return kept
     if config.data.tokenizer.partition(":")[0] == "bpe":
         return open_store(config.data).tokenizer
     return build_tokenizer(config.data.tokenizer, list)

@@ -41,7 +41,7 @@ class Text:
 
 def own_text(loaded: Loaded, data: Data, split: str, limit: int, share: float) -> Text:
     """The rows that training evaluates on, from its cache."""
-    return rows_of(loaded, open_store(data).splits[split], True, data, split, limit, share)
+    return rows_of(loaded, open_store(data, loaded.tokenizer).splits[split], True, data, split, limit, share)
 
 
 def other_text(loaded: Loaded, source: Source, data: Data, split: str, limit: int, share: float) -> Text:

@@ -40,7 +40,7 @@ class Text:
 def validation_text(loaded: Loaded, tokens: int) -> Text:
     """Rows of the run's own validation split."""
     name = f"validation split of {loaded.config.data.dataset_name}"
-    split = open_store(loaded.config.data).splits["valid"]
+    split = open_store(loaded.config.data, loaded.tokenizer).splits["valid"]
     return Text("in-distribution", name, chosen_rows(loaded, split, tokens, f"The {name}", "choose another run"))
 
 

@@ -128,10 +128,13 @@ def draw_seed(config: RunConfig) -> RunConfig:
 class Weights:
     """Weights of a checkpoint, to start from or to test."""
 
-    def __init__(self, flag: str, weights: dict[str, Any], own_step_size: bool = False) -> None:
+    def __init__(
+        self, flag: str, weights: dict[str, Any], own_step_size: bool = False, run: Path | None = None
+    ) -> None:
         self.flag = flag
         self.weights = weights
         self.own_step_size = own_step_size  # typed, where otherwise that of the checkpoint stays
+        self.run = run  # the folder that they come from
 
     def load_into(self, model: nn.Module) -> None:
         """Put the weights in, or say in one sentence why they do not fit."""
@@ -157,12 +160,13 @@ def initial_weights(config: RunConfig) -> tuple[RunConfig, Weights | None]:
     )
     if wanted is None:
         return config, None
-    checkpoint = read_checkpoint(weights_path(config, flag, wanted))
+    path = weights_path(config, flag, wanted)
+    checkpoint = read_checkpoint(path)
     config = adopt(
         config, checkpoint["run"]["config"], f"--{flag}", TESTED if config.testing.only_test else TUNED, fixed=False
     )
     typed = config.sources["mcmc_step_size"] in ("command line", "file")
-    return config, Weights(flag, checkpoint["state_dict"], own_step_size=typed)
+    return config, Weights(flag, checkpoint["state_dict"], own_step_size=typed, run=path.resolve().parent.parent)
 
 
 def weights_path(config: RunConfig, flag: str, wanted: str) -> Path:

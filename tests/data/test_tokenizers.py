@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.errors import DataError
-from data.tokenizers import ByteTokenizer, FastTokenizer, build_tokenizer, load_tokenizer
+from data.tokenizers import (
+    ByteTokenizer,
+    FastTokenizer,
+    build_tokenizer,
+    keep_tokenizer,
+    kept_tokenizer,
+    load_tokenizer,
+)
 
 TEXTS = ["the energy of the text", "the text of the energy", "energy, energy and text"] * 20
 
@@ -163,3 +171,25 @@ def test_missing_folder() -> None:
 def test_folder_without_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"that folder holds no tokenizer \(.*\); choose bytes, bpe:SIZE, or"):
         build_tokenizer(str(tmp_path), lambda: [])
+
+
+# ---- in a run's folder
+
+
+def test_a_kept_tokenizer_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["bytes", "bpe:300", save_pretrained(tmp_path / "a"), save_pretrained(tmp_path / "b", eos_token="</s>")]
+    for number, name in enumerate(names):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        first = build_tokenizer(name, lambda: TEXTS)
+        record = keep_tokenizer(first, folder)
+        again = kept_tokenizer(json.loads(json.dumps(record)), folder)
+        assert again is not None and again.encode("the energy").tolist() == first.encode("the energy").tolist()
+        for fact in ("name", "vocab_size", "separator_id", "pad_id", "fingerprint"):
+            assert getattr(again, fact) == getattr(first, fact)
+    (folder / "tokenizer.json").write_text("{}")
+    assert kept_tokenizer(record, folder) is None
+    assert "is damaged: looking for it elsewhere." in capsys.readouterr().err
+    (folder / "tokenizer.json").unlink()
+    assert kept_tokenizer(record, folder) is None
+    assert "cannot be read (No such file or directory)" in capsys.readouterr().err

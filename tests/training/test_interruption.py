@@ -30,7 +30,7 @@ from training.resume import forget_validation
 BEFORE_TRAINING = """
     import signal, data
     build = data.build_data
-    def told_while_building(config):
+    def told_while_building(config, *runs):
         os.kill(os.getpid(), signal.SIGTERM)
         return build(config)
     data.build_data = told_while_building
