@@ -207,6 +207,19 @@ def test_copies_are_used_when_the_hub_is_gone(answers: dict[str, Any], home: Pat
     assert again["gsm8k"][1]["commit"] == HUB["gsm8k"].revision
 
 
+def test_the_commit_is_kept_with_the_tokens(answers: dict[str, Any], home: Path, tmp_path: Path) -> None:
+    """Read from the copies of the hub the first time, and from the cache of tokens the second."""
+    code = f"""{PRELUDE}
+def answer():
+    settings = Data(dataset_name="planbench:task_7_plan_execution", validation_split_pct=0.0, test_split_pct=0.0)
+    return [open_store(settings).origin for _ in range(2)]
+"""
+    first, second = ask(code, "http://127.0.0.1:9", home, EBT_CACHE=str(tmp_path))
+    repository = "tasksource/planbench"
+    assert first == {"repository": repository, "revision": "main", "commit": commit_of(f"{repository} main")}
+    assert second == first
+
+
 MISTAKES = """
 def answer():
     return {name: attempt(read, name) for name in ("gsm8k", "squad", "bigbench:dyck_langages", "lambada", "pajama")}
