@@ -159,7 +159,7 @@ def kept_tokenizer(record: dict[str, Any], folder: Path) -> Tokenizer | None:
     except OSError as error:
         notice(f"The tokenizer {folder / KEPT} cannot be read ({error.strerror}): looking for it elsewhere.")
         return None
-    if _hash(stored) != record["checksum"]:
+    if _hash(stored) != record.get("checksum"):
         notice(f"The tokenizer {folder / KEPT} is damaged: looking for it elsewhere.")
         return None
     from tokenizers import Tokenizer as Backend

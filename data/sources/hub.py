@@ -143,6 +143,8 @@ class HubSource(Source):
             try:
                 example = next(examples)
                 if self.by_line:
+                    if not example["text"].strip():
+                        continue
                     example = json.loads(example["text"])
             except StopIteration:
                 return

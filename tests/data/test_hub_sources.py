@@ -144,7 +144,7 @@ def test_unreachable_hub_is_one_sentence_at_once(tmp_path: Path, monkeypatch: py
 
 
 def test_copy_downloaded_before_is_used_when_the_hub_is_out_of_reach(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from datasets import Dataset, DatasetInfo
 
@@ -170,3 +170,15 @@ def test_copy_downloaded_before_is_used_when_the_hub_is_out_of_reach(
     assert list(source.documents("train")) == ["Question: train?\nAnswer: yes"]
     assert list(source.documents("test")) == ["Question: test?\nAnswer: yes"]
     assert source.count("train") == 1
+    told = f"The copy of openai/gsm8k here is of commit {'0' * 40}, not {HUB['gsm8k'].revision}.\n"
+    assert capsys.readouterr().err.count(told) == 1 and source.origin()["commit"] == "0" * 40
+
+
+def test_rows_of_different_forms_in_local_files(tmp_path: Path) -> None:
+    write_lines(tmp_path / "arxiv_sample.jsonl", {"text": "a paper", "meta": {"yymm": "2001"}})
+    (tmp_path / "c4_sample.jsonl").write_text('{"text": "a page", "meta": 3}\n\n{"text": null, "more": []}\n')
+    assert read("pajama", tmp_path) == ["a paper", "a page", None]
+    (tmp_path / "c4_sample.jsonl").write_text('{"text": "a page"\n')
+    text = message("pajama", tmp_path)
+    assert text.startswith("--dataset_name is 'pajama': its train split cannot be read (JSONDecodeError: ")
+    assert text.endswith("); repair or replace the files.")
