@@ -1,9 +1,10 @@
 # What a developer does, one word each; .ci/run does the same.
 PYTHON ?= python3
 BIN := .venv/bin
+OWN := it is left as it is. For one of this folder's own: make clean setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint bench slurm-up slurm-down clean
+.PHONY: help setup train test lint bench slurm-up slurm-down clean own
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,13 +12,20 @@ help:  ## this list
 setup: .venv/installed  ## make .venv and install what is pinned in setup.cfg; instant when nothing changed
 
 # torch comes first and alone: what depends on it must find the pinned build, not choose one.
-.venv/installed: setup.cfg pyproject.toml
+.venv/installed: setup.cfg pyproject.toml | own
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is older than 3.11: call make with PYTHON=python3.11 or newer."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $@
+
+# Installing into another checkout's environment would wire that checkout to this folder.
+own:
+	@test ! -L .venv || { echo ".venv is a link to $$(readlink .venv), which is another folder's: $(OWN)"; exit 1; }
+	@test ! -x $(BIN)/python || { grep -qsF "$(CURDIR)/$(BIN)/python" $(BIN)/pip && \
+		test "$$($(BIN)/python -c 'import sys; print(sys.prefix)')" = "$(CURDIR)/.venv"; } || \
+		{ echo ".venv belongs to another folder, or was made in one: $(OWN)"; exit 1; }
 
 train: setup  ## train an EBT, then its Transformer++, on text that Python carries; flags in ARGS="--max_steps 100"
 	$(BIN)/python train_model.py --no_wandb --compare_baseline $(ARGS)
@@ -33,11 +41,11 @@ lint: setup  ## ruff and mypy
 bench: setup  ## measure speed and memory, as one table
 	$(BIN)/python -m benchmarks $(ARGS)
 
-slurm-up: setup  ## start a real Slurm of two nodes on this machine, to try jobs on; as root, with slurm-wlm and munge
-	$(BIN)/python -m tests.slurm.cluster up
+slurm-up:  ## start a real Slurm of two nodes on this machine, to try jobs on; as root, with slurm-wlm and munge
+	$(PYTHON) -m tests.slurm.cluster up
 
-slurm-down: setup  ## stop it; nothing of it stays
-	$(BIN)/python -m tests.slurm.cluster down
+slurm-down:  ## stop it; nothing of it stays
+	$(PYTHON) -m tests.slurm.cluster down
 
 clean:  ## remove .venv and caches; runs in logs/ stay
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

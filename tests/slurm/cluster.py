@@ -179,12 +179,26 @@ def stop(process: int, first: signal.Signals = signal.SIGTERM) -> None:
         os.kill(process, signal.SIGKILL)
 
 
-if __name__ == "__main__":
+def main(words: list[str]) -> str | None:
+    """What went wrong, for `make slurm-up` and `make slurm-down`; it needs no package, so no set-up."""
     cluster = Cluster(FOLDER)
-    if sys.argv[1:] == ["up"]:
-        cluster.up()
-        print(f"A Slurm of two nodes is up: export SLURM_CONF={cluster.configuration}")
-    elif sys.argv[1:] == ["down"]:
+    if words not in (["up"], ["down"]):
+        return "python -m tests.slurm.cluster up|down"
+    if words == ["up"] and (lacking := missing()):
+        return f"no {', '.join(lacking)} here: as root, apt-get install slurm-wlm munge"
+    if os.geteuid() != 0:
+        return f"Slurm's daemons are started and stopped by root: sudo make slurm-{words[0]}"
+    if words == ["down"]:
         cluster.down()
+        return None
+    if cluster.states() != {"unreachable"}:
+        print("It is up already; ", end="")
     else:
-        sys.exit("python -m tests.slurm.cluster up|down")
+        cluster.up()
+        print("A Slurm of two nodes is up: ", end="")
+    print(f"export SLURM_CONF={cluster.configuration}")
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
