@@ -50,23 +50,21 @@ class Flag:
     lines: bool
 
     @property
-    def has_no_form(self) -> bool:
-        """Whether --no-x turns it off."""
-        return self.kind is bool and not self.name.startswith("no_")
-
-    @property
     def on(self) -> tuple[str, ...]:
         """How the flag is typed; the first is the usual way."""
         return tuple(f"--{name}" for name in (self.name, *self.aliases))
 
     @property
     def off(self) -> tuple[str, ...]:
-        """How a switch is turned off."""
-        return (f"--no-{self.name}", f"--no_{self.name}") if self.has_no_form else ()
+        """How a switch is turned off: --no-x, or --x for --no_x."""
+        if self.kind is not bool:
+            return ()
+        plain = self.name.removeprefix("no_")
+        return (f"--{plain}",) if plain != self.name else (f"--no-{plain}", f"--no_{plain}")
 
     def spelled(self, value: Any = True) -> str:
         """The flag as it is typed to get `value`: --x, or --no-x for a switch that is off."""
-        return self.off[0] if value is False and self.off else self.on[0]
+        return self.off[0] if value is False else self.on[0]
 
 
 def flags_of(group: str, settings: type) -> dict[str, Flag]:

@@ -1,4 +1,4 @@
-"""The text of --help: every group with a line a flag, or one group in detail."""
+"""The text of --help: every group with a line a flag, or one group or one flag in detail."""
 
 from __future__ import annotations
 
@@ -10,21 +10,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .flags import FLAGS, SECTIONS, SIZED, Flag, SettingsError, limits, listing, shown
+from .names import unknown
 from .recipes import RECIPES
 
 USAGE = """\
 python train_model.py                                train the default model
 python train_model.py --debug_dataloader --no_wandb  look at the data only
-python train_model.py --help GROUP                   one group in detail"""
+python train_model.py --help GROUP                   one group in detail
+python train_model.py --help --FLAG                  one flag, and what it needs"""
+CLOSING = """\
+[in brackets: the default]  {in braces: the choices}
+A switch --x is turned off with --no-x, and --no_x with --x."""
 WIDE = 110  # columns from which every flag fits on a line
 NARROW = 70  # columns below which the help of a flag goes under it
+FEW = 8  # flags that need another: so many are listed
 
 
 def asked_for_help(argv: Sequence[str]) -> str | None:
-    """The group after --help or -h, "" for all of them, None when nobody asked."""
+    """The group or flag after --help or -h, "" for all of them, None when nobody asked."""
     for word, following in zip(argv, [*argv[1:], ""], strict=False):
         if word in ("-h", "--help"):
-            return "" if following.startswith("-") else following
+            return "" if following.startswith("-") and not following.startswith("--") else following.partition("=")[0]
         if word.startswith("--help="):
             return word.partition("=")[2]
     return None
@@ -39,16 +45,16 @@ def show(text: str) -> None:
 
 
 def help_text(
-    group: str = "",
+    subject: str = "",
     sections: Mapping[str, type] = SECTIONS,
     known: Mapping[str, Flag] = FLAGS,
     usage: str = USAGE,
 ) -> str:
-    """All groups, a line a flag; or one group with the choices, ranges and needs of its flags."""
-    section = group.lower()
-    if section and section not in sections:
-        raise SettingsError([f"--help is {group!r}: choose {listing(list(sections))}, or leave it out."])
+    """All groups, a line a flag; or one group, or one flag, with ranges and needs. A bare word is a group first."""
+    section = subject.lower()
     width = max(40, shutil.get_terminal_size().columns)
+    if section and section not in sections:
+        return "\n".join([*flag_lines(find_flag(subject, sections, known), known, width), "", *closing(width)])
     flags = [flag for flag in known.values() if section in ("", flag.group)]
     column = min(4 + max(len(heading(flag)) for flag in flags), width if width > WIDE else 36)
     lines = [] if section else [part for line in usage.splitlines() for part in wrapped(line, width, "", "    ")]
@@ -58,8 +64,29 @@ def help_text(
             if flag.group == name:
                 lines += entry(flag, 6 if width < NARROW else column, width)
                 lines += detail(flag, known, 8 if width < NARROW else column + 2, width) if section else []
-    lines += ["", *wrapped("[in brackets: the default]  A switch --x is turned off with --no-x.", width)]
-    return "\n".join(lines).lstrip("\n")
+    return "\n".join([*lines, "", *closing(width)]).lstrip("\n")
+
+
+def find_flag(subject: str, sections: Mapping[str, type], known: Mapping[str, Flag]) -> Flag:
+    """The flag of a word after --help, with or without dashes."""
+    spellings = {spelling: flag for flag in known.values() for spelling in (*flag.on, *flag.off)}
+    for spelling in (subject, f"--{subject}", f"--{subject.removeprefix('--').replace('-', '_').lower()}"):
+        if spelling in spellings:
+            return spellings[spelling]
+    raise SettingsError([unknown(subject, {**dict.fromkeys(sections), **spellings}, f"--help {shown(subject)}", set())])
+
+
+def flag_lines(flag: Flag, known: Mapping[str, Flag], width: int) -> list[str]:
+    """One flag: what a group shows of it, and which flags need it."""
+    needed_by = [f"--{other.name}" for other in known.values() if flag.name in other.needs]
+    facts = [f"needed by {listing(needed_by, 'and')}"] if 0 < len(needed_by) <= FEW else []
+    facts.append(f"--help {flag.group} has the flags beside it")
+    lines = entry(flag, 6 if width < NARROW else len(heading(flag)) + 4, width)
+    return [*lines, *detail(flag, known, 6, width), *indented(facts, 6, width)]
+
+
+def closing(width: int) -> list[str]:
+    return [part for line in CLOSING.splitlines() for part in wrapped(line, width)]
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
@@ -67,13 +94,17 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]
     return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
+def indented(facts: Sequence[str], column: int, width: int) -> list[str]:
+    """Each fact from `column` on, on lines of its own."""
+    return [line for fact in facts for line in wrapped(fact, width, " " * column, " " * column)]
+
+
 def heading(flag: Flag) -> str:
     """The flag and what follows it: --max_steps N"""
     if flag.kind is bool:
         return f"--{flag.name}"
-    choices = "|".join(flag.choices)
-    letters = {int: "N", float: "X", str: "TEXT", tuple: "TEXT ..."}
-    return f"--{flag.name} {flag.metavar or (choices if 0 < len(choices) <= 12 else letters[flag.kind])}"
+    letters = {int: "N", float: "X", str: "WORD" if flag.choices else "TEXT", tuple: "TEXT ..."}
+    return f"--{flag.name} {flag.metavar or letters[flag.kind]}"
 
 
 def unasked(flag: Flag, recipe: str = FLAGS["recipe"].default) -> Any:
@@ -82,14 +113,16 @@ def unasked(flag: Flag, recipe: str = FLAGS["recipe"].default) -> Any:
 
 
 def entry(flag: Flag, column: int, width: int) -> list[str]:
-    """One flag: its heading, and from `column` on, or on the next line, its help and default."""
+    """One flag: its heading, and from `column` on, or on the next line, its help, choices and default."""
     value = unasked(flag)
     default = "" if value in (None, ()) else shown(value)
     if flag.kind is bool:
         default = "on" if value else ""
     if flag.name in SIZED:
         default = "by size"
-    text = flag.help + (f" [{default}]" if default else "")
+    text = flag.help + (f" [{default}]" if default and not flag.choices else "")
+    if flag.choices:
+        text += f" {{{', '.join(f'[{choice}]' if choice == default else choice for choice in flag.choices)}}}"
     start, indent = f"  {heading(flag)}", " " * column
     if len(start) + 2 > column:
         return [start, *wrapped(text, width, indent, indent)]
@@ -98,16 +131,17 @@ def entry(flag: Flag, column: int, width: int) -> list[str]:
 
 def detail(flag: Flag, known: Mapping[str, Flag], column: int, width: int) -> list[str]:
     """What else there is to know of a flag, each on its own line."""
-    facts = [f"choose {listing(flag.choices)}"] if flag.choices else []
+    facts = []
     if limits(flag):
-        facts.append(f"a {'whole ' * (flag.kind is int)}number {limits(flag)}")
-    facts += [f"or {listing(flag.words)}"] if flag.words else []
-    facts += [f"off with {flag.off[0]}"] if flag.off and flag.default else []
+        words = f", or {listing(flag.words)}" if flag.words else ""
+        facts.append(f"a {'whole ' * (flag.kind is int)}number {limits(flag)}{words}")
+    facts += [f"off with {flag.off[0]}"] if flag.kind is bool and unasked(flag) else []
     facts += [f"also --{alias}" for alias in flag.aliases]
+    by_value: dict[str, list[str]] = {}
     for recipe in RECIPES:
         if (value := unasked(flag, recipe)) != unasked(flag):
-            word = {True: "on", False: "off"}[value] if flag.kind is bool else shown(value)
-            facts.append(f"{word} with --recipe {recipe}")
+            by_value.setdefault(flag.spelled(value) if flag.kind is bool else shown(value), []).append(recipe)
+    facts += [f"{value} with --recipe {listing(recipes)}" for value, recipes in by_value.items()]
     for needed, values in flag.needs.items():
         other = known.get(needed)
         if other is None:
@@ -118,4 +152,4 @@ def detail(flag: Flag, known: Mapping[str, Flag], column: int, width: int) -> li
             facts.append(f"not with {other.spelled(not other.default)}")
         else:
             facts.append(f"only with {other.spelled(values[0])}")
-    return [line for fact in facts for line in wrapped(fact, width, " " * column, " " * column)]
+    return indented(facts, column, width)

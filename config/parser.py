@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,24 +24,14 @@ from .flags import (
     shown,
 )
 from .help import asked_for_help, help_text, show
+from .names import unknown
 from .recipes import RECIPE_FLAGS, RECIPES
 from .rehearsals import REHEARSALS
 from .settings import RunConfig
 from .sizes import SIZES
 from .versions import later_version, upgrade
 
-# fmt: off
-RETIRED = frozenset((
-    "absolute_clamp", "clamp_futures_grad", "clamp_futures_grad_max_change", "clamp_max_after_warm_up",
-    "create_model_viz", "crop_all_samples", "debug_log_filename", "discrete_contrastive_loss_true_logit_val",
-    "dyt_alpha_init", "embeddings_distance_fn", "energy_loss_coeff", "energy_loss_fn", "energy_loss_hinge",
-    "ffprobe_path", "lars_exclude_bias_bn_wd", "lars_trust_coeff", "learnable_process_memory", "mlp_dim_multiplier",
-    "mlp_dropout", "mlp_hidden_layers", "mlp_layer_norm", "normalize_initial_condition_only_first_step",
-    "num_modality_processing_mlp_layers", "out_of_bounds_loss_coeff", "preprocess_data", "print_logs",
-    "process_memory_linear_layer", "process_memory_type", "scale_cosine_sim_decay", "sharpen_predicted_distribution",
-    "soften_target_prob_dist",
-))
-# fmt: on
+TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 VALUE = " "  # stands before each word that is a value, so that argparse never takes -1 for a flag
 
 
@@ -74,8 +63,8 @@ class Given(argparse.Action):
 
 def parse_command_line(argv: Sequence[str]) -> RunConfig:
     """The settings of a run; --help prints and exits, and every problem is a line of one SettingsError."""
-    if (group := asked_for_help(argv)) is not None:
-        show(help_text(group))
+    if (subject := asked_for_help(argv)) is not None:
+        show(help_text(subject))
         raise SystemExit(0)
     problems: list[str] = []
     line = read_words(argv, problems)
@@ -102,8 +91,8 @@ def parse_command(
     """
     every = [flag for group, settings in sections.items() for flag in flags_of(group, settings).values()]
     flags = {flag.name: flag for flag in every if flag.name not in without}
-    if (group := asked_for_help(argv)) is not None:
-        show(help_text(group, sections, flags, usage))
+    if (subject := asked_for_help(argv)) is not None:
+        show(help_text(subject, sections, flags, usage))
         raise SystemExit(0)
     problems: list[str] = []
     line = read_words(argv, problems, flags)
@@ -124,7 +113,7 @@ def build_parser(flags: Mapping[str, Flag]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in flags.values():
         parser.add_argument(*flag.on, dest=flag.name, action=Given, flag=flag, nargs="*", const=True)
-        if flag.off:
+        if flag.kind is bool:
             parser.add_argument(*flag.off, dest=flag.name, action=Given, flag=flag, nargs="*", const=False)
     return parser
 
@@ -168,8 +157,9 @@ def read_words(argv: Sequence[str], problems: list[str], flags: Mapping[str, Fla
 def read_switch(flag: Flag, value: bool, words: Sequence[str]) -> bool:
     if not words:
         return value
-    how = f"write {flag.on[0]} or {flag.off[0]}" if flag.off else f"write {flag.on[0]}, or leave it out"
-    raise ValueError(f"is followed by {words[0]!r}: it is a switch: {how}.")
+    meant = TRUTHS.get(words[0].lower())  # --no_x False is --x
+    how = f"{flag.on[0]} or {flag.off[0]}" if meant is None else flag.spelled(value is meant)
+    raise ValueError(f"is followed by {words[0]!r}: it is a switch: write {how}.")
 
 
 def read_values(flag: Flag, words: Sequence[str]) -> Any:
@@ -209,25 +199,6 @@ def read_tree(tree: Mapping[str, Any], origin: str, problems: list[str]) -> Laye
                 seen.add(flag.name)
                 layer.wrong.update({flag.name} - layer.values.keys())
     return layer
-
-
-def unknown(name: str, known: Mapping[str, Flag | None], subject: str, wrong: set[str]) -> str:
-    """The problem of a name that is no flag; the flag that was probably meant is counted among the wrong ones."""
-
-    def form(spelling: str) -> str:
-        return spelling.removeprefix("--").replace("-", "_").lower()
-
-    if {form(name), form(name).removeprefix("no_")} & RETIRED:
-        return f"{subject} is retired: it was tried by its authors and abandoned; remove it."
-    forms = {form(spelling): spelling for spelling in reversed(list(known))}
-    begun = [spelling for spelling in forms if len(form(name)) > 2 and spelling.startswith(form(name) + "_")]
-    near = begun or difflib.get_close_matches(form(name), forms, n=1)
-    if not near:
-        return f"{subject} is unknown: --help lists every flag."
-    meant = forms[near[0]]
-    if flag := known[meant]:
-        wrong.add(flag.name)
-    return f"{subject} is unknown: did you mean {meant}?"
 
 
 def settle(file: Layer, line: Layer, origin: str, problems: list[str], complete: bool = True) -> RunConfig:

@@ -134,7 +134,7 @@ class Energy:
     mcmc_step_size_learnable: bool = flag(True, "learn the step size", needs=EBT)
     mcmc_step_size_lr_multiplier: float | None = flag(
         None,
-        "its learning rate as a multiple; default: the step size",
+        "learning rate of the step size as a multiple; default: the step size",
         above=0,
         needs={**EBT, "mcmc_step_size_learnable": (True,)},
     )
@@ -157,7 +157,7 @@ class Energy:
     )
     gaussian_random_noise_scaling: float = flag(
         0.0,
-        "standard deviation of that noise",
+        "standard deviation of the noise a walk begins with",
         low=0,
         needs={**EBT, "denoising_initial_condition": ("random_noise", "prior")},
     )
@@ -169,9 +169,9 @@ class Energy:
         choices=("logits", "probabilities"),
         needs=SCALAR,
     )
-    langevin_dynamics_noise: float = flag(0.0, "noise added before each step", low=0, needs=EBT)
-    langevin_dynamics_noise_learnable: bool = flag(False, "learn that noise", needs=EBT)
-    no_langevin_during_eval: bool = flag(False, "none of that noise in evaluation", needs=EBT)
+    langevin_dynamics_noise: float = flag(0.0, "Langevin noise, added before each step", low=0, needs=EBT)
+    langevin_dynamics_noise_learnable: bool = flag(False, "learn the Langevin noise", needs=EBT)
+    no_langevin_during_eval: bool = flag(False, "no Langevin noise in evaluation", needs=EBT)
     no_mcmc_detach: bool = flag(True, "let gradients pass from a step to the one before", needs=EBT)
     truncate_mcmc: bool = flag(
         False,
@@ -180,18 +180,25 @@ class Energy:
     )
     mcmc_last_step_loss: bool = flag(False, "loss of the last step, differentiated through all", needs=EBT)
     mcmc_replay_buffer: bool = flag(False, "append rows that start from earlier predictions to a batch", needs=EBT)
-    mcmc_replay_buffer_size: int = flag(192, "rows it holds", low=1, needs={**EBT, "mcmc_replay_buffer": (True,)})
+    mcmc_replay_buffer_size: int = flag(
+        192, "rows the replay buffer holds", low=1, needs={**EBT, "mcmc_replay_buffer": (True,)}
+    )
     mcmc_replay_buffer_sample_bs_percent: float = flag(
         0.5,
-        "rows appended from it, as a share of a batch",
+        "rows appended from the replay buffer, as a share of a batch",
         above=0,
         high=1,
         needs={**EBT, "mcmc_replay_buffer": (True,)},
     )
     contrastive_loss: bool = flag(False, "also push the true token's energy below that before the last step", needs=EBT)
-    contrastive_loss_coeff: float = flag(0.1, "its weight", above=0, needs={**EBT, "contrastive_loss": (True,)})
+    contrastive_loss_coeff: float = flag(
+        0.1, "weight of the contrastive loss", above=0, needs={**EBT, "contrastive_loss": (True,)}
+    )
     reconstruction_coeff: float = flag(
-        1.0, "weight of the cross-entropy beside it", low=0, needs={**EBT, "contrastive_loss": (True,)}
+        1.0,
+        "weight of the cross-entropy beside the contrastive loss",
+        low=0,
+        needs={**EBT, "contrastive_loss": (True,)},
     )
     ebt_norm: str = flag("rms", "normalisation", choices=("rms", "layer", "none", "dyt"), needs=EBT)
     ebt_act_func: str = flag("silu", "activation of the gate", choices=("silu", "gelu", "relu", "elu"), needs=EBT)
@@ -291,7 +298,6 @@ class Checkpoint:
         "warn",
         "if the loss spikes or the energy keeps rising: say so, or go back",
         choices=("off", "warn", "rollback"),
-        metavar="off|warn|rollback",
     )
     divergence_deviations: float = flag(
         8.0,
@@ -326,7 +332,7 @@ class Logging:
     wandb_tags: tuple[str, ...] = flag((), "W&B tags")
     wandb_offline: bool = flag(False, "keep W&B's files here, to upload later: python -m runs sync")
     wandb_watch: bool = flag(False, "histograms of parameters and gradients in W&B")
-    wandb_watch_log_freq: int = flag(100, "steps between them", low=1, needs={"wandb_watch": (True,)})
+    wandb_watch_log_freq: int = flag(100, "steps between those histograms", low=1, needs={"wandb_watch": (True,)})
     wandb_checkpoints: str = flag(
         "none", "checkpoints that W&B gets at the end", choices=("none", "best", "last", "both")
     )
@@ -346,9 +352,9 @@ class Debugging:
     overfit_batches: float = flag(0, "train on so many fixed batches (or share) until the loss is near zero", low=0)
     limit_train_batches: float = flag(1.0, "1: all; below: share; above: number of batches an epoch", above=0)
     limit_val_batches: float | None = flag(
-        None, "the same for validation; 0 is none; left out: a sample, and all at the end", low=0
+        None, "1: all; below: share; above: number of batches; 0 is none; left out: a sample, and all at the end", low=0
     )
-    limit_test_batches: float = flag(1.0, "the same for the test; 0 is none", low=0)
+    limit_test_batches: float = flag(1.0, "1: all; below: share; above: number of test batches; 0 is none", low=0)
     detect_anomaly: bool = flag(False, "name the module and step of the first NaN or Inf, save its batch")
     debug_unused_parameters: bool = flag(False, "list parameters that got no gradient")
     find_unused_parameters: bool = flag(False, "let DDP accept parameters without gradient")

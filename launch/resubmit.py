@@ -121,7 +121,7 @@ def changed(words: list[str], changes: dict[str, str]) -> list[str]:
 def spelled(name: str, value: str) -> list[str]:
     flag: Any = NAMES.get(name)
     if flag is not None and flag.kind is bool:
-        return [flag.spelled(value == "true")] if value == "true" or flag.off else []
+        return [flag.spelled(value == "true")]
     if flag is not None and flag.kind is tuple:
         return [f"--{name}", *value.replace(",", " ").split()]
     return [f"--{name}={value}"]  # one word, so that a value may begin with dashes

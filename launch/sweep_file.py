@@ -15,7 +15,7 @@ from typing import Any
 from config.errors import UserError
 from config.files import yaml_tree
 from config.flags import NAMES, SettingsError, allowed, shown
-from config.parser import unknown
+from config.names import unknown
 
 KEYS = ("base", "grid", "rows", "twin")
 MOST = 20_000  # rows; more are a slip of the pen
@@ -166,7 +166,7 @@ def words_of(row: Row, problems: list[str]) -> list[str]:
             switch = {"true": True, "false": False}.get(str(value).lower())
             if switch is None:
                 problems.append(f"--{name} is {value!r}: write true or false.")
-            elif switch or flag.off:
+            else:
                 words.append(flag.spelled(switch))
         elif flag.kind is tuple:
             items = value.split() if isinstance(value, str) else value

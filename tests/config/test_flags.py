@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from config.flags import FLAGS, NAMES, SECTIONS, SIZED, flags_of, listing, read_plain, read_text, shown
-from config.parser import RETIRED
+from config.names import RETIRED
 from config.settings import RunConfig, flag
 from config.sizes import SIZES, Size
 

@@ -42,7 +42,9 @@ def test_every_flag_is_there_once_and_no_line_is_too_long(
 def test_a_wide_terminal_has_one_line_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "130")
     lines = help_text().splitlines()
-    assert len([line for line in lines if line]) == 3 + len(SECTIONS) + len(FLAGS) + 1
+    few = {flag.name for flag in FLAGS.values() if not flag.choices}  # a list of choices may need another line
+    at = [number for number, line in enumerate(lines) if line.startswith("  --") and line.split()[0][2:] in few]
+    assert len(at) == len(few) and all(lines[number + 1][:4] in ("", "  --") for number in at)
     helps = {line.index(FLAGS[line.split()[0][2:]].help) for line in lines if line.startswith("  --")}
     assert len(helps) == 1, "the helps stand in one column"
 
@@ -52,10 +54,11 @@ def test_help_begins_with_commands_and_has_titled_groups(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "130")
     lines = help_of(["--help"], capsys).splitlines()
-    assert [line.split("  ")[0] for line in lines[:3]] == [
+    assert [line.split("  ")[0] for line in lines[:4]] == [
         "python train_model.py",
         "python train_model.py --debug_dataloader --no_wandb",
         "python train_model.py --help GROUP",
+        "python train_model.py --help --FLAG",
     ]
     assert "DATA  what it learns from" in lines and "DEBUGGING  find a problem in a minute" in lines
     entries = {line.split()[0]: line for line in lines if line.startswith("  --")}
@@ -72,7 +75,7 @@ def test_help_begins_with_commands_and_has_titled_groups(
     assert entries["--wandb_tags"].split()[:3] == ["--wandb_tags", "TEXT", "..."]
 
 
-@pytest.mark.parametrize("argv", [["-h"], ["--no_wandb", "--help"], ["--help", "--no_wandb"], ["--seed", "x", "-h"]])
+@pytest.mark.parametrize("argv", [["-h"], ["--no_wandb", "--help"], ["--help", "-h"], ["--seed", "x", "-h"]])
 def test_help_is_given_wherever_it_is_asked_for(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert help_of(argv, capsys).startswith("python train_model.py")
 
@@ -85,7 +88,7 @@ def test_help_of_a_group_has_details(
     text = help_of(argv, capsys)
     lines = [line.strip() for line in text.splitlines()]
     assert lines[0] == "OPTIMIZER  how the weights move" and "--max_steps" not in text
-    assert lines[lines.index("choose adamw, adafactor or sgd") - 1].startswith("--optimizer")
+    assert "--optimizer WORD             which optimizer {[adamw], adafactor, sgd}" in lines
     assert "a number from 0 to 0.9999" in lines and "only with --optimizer adamw" in lines
     assert "a whole number of at least 0" in lines
 
@@ -103,6 +106,49 @@ def test_details_of_switches_other_names_and_needs(monkeypatch: pytest.MonkeyPat
 def test_a_need_that_is_met_by_default_is_told_as_what_ends_it(name: str, fact: str) -> None:
     flag = dataclasses.replace(FLAGS["seed"], needs={name: (FLAGS[name].default,)})
     assert fact in [line.strip() for line in detail(flag, FLAGS, 4, 120)]
+
+
+@pytest.mark.parametrize(
+    "argv", [["--help", "--optimizer"], ["--help=--optimizer"], ["-h", "--optimizer=sgd", "--no_wandb"]]
+)
+def test_help_of_a_flag_is_that_flag_though_a_group_has_its_name(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert help_of(argv, capsys).splitlines()[:4] == [
+        "  --optimizer WORD  which optimizer {[adamw], adafactor, sgd}",
+        "      needed by --beta1 and --beta2",
+        "      --help optimizer has the flags beside it",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "facts"),
+    [
+        ("mcmc_replay_buffer_size", "mcmc_replay_buffer_size", ["only with --mcmc_replay_buffer"]),
+        ("--Embedding-Dim", "embedding_dim", ["also --override_embedding_dim"]),
+        ("--override_embedding_dim", "embedding_dim", []),
+        ("--no-tie_embeddings", "tie_embeddings", ["off with --no-tie_embeddings"]),
+        ("mcmc_detach", "no_mcmc_detach", ["off with --mcmc_detach", "--mcmc_detach with --recipe public or s1"]),
+        ("ebt_type", "ebt_type", ["time_embed with --recipe s1 or s2", "only with --model_name ebt"]),
+        ("mcmc_step_size", "mcmc_step_size", ["a number above 0, or auto"]),
+    ],
+)
+def test_help_of_a_flag_says_what_it_needs(
+    word: str, name: str, facts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, *lines = [line.strip() for line in help_of(["--help", word], capsys).splitlines()]
+    assert first.startswith(f"--{name}") and set(facts) <= set(lines)
+
+
+def test_every_choice_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    entries = {line.split()[0][2:]: line for line in help_text().splitlines() if line.startswith("  --")}
+    for flag in FLAGS.values():
+        if flag.choices:
+            shown = entries[flag.name].partition("{")[2].replace("[", "").replace("]", "").removesuffix("}")
+            assert tuple(shown.split(", ")) == flag.choices
+    assert entries["profiler"].endswith("{simple, advanced, pytorch}"), "no default, so no brackets"
 
 
 def test_help_into_a_closed_pipe_is_quiet() -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from config import RunConfig, SettingsError, parse_command_line
 from config.errors import UserError
-from config.flags import FLAGS
+from config.flags import FLAGS, NAMES
 from config.help import asked_for_help
-from config.parser import RETIRED
+from config.names import ELSEWHERE, MEANT, RETIRED
 from tests.config.problems import problems
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +80,8 @@ def test_the_size_of_the_command_line_wins_over_the_files(tmp_path: Path) -> Non
         (["--no_isolate_documents"], "isolate_documents", False),
         (["--no-isolate_documents", "--isolate_documents"], "isolate_documents", True),
         (["--no_wandb"], "no_wandb", True),
+        (["--wandb"], "no_wandb", False),
+        (["--mcmc_detach"], "no_mcmc_detach", False),
         (["--float_precision", "16"], "float_precision", "16"),
     ],
 )
@@ -102,16 +104,16 @@ def test_ways_to_give_a_flag(argv: list[str], name: str, value: object) -> None:
         (["--override_embedding_dim", "1"], ["--override_embedding_dim is 1: give a whole number of at least 2."]),
         (
             ["--wandb_offline", "False"],
-            ["--wandb_offline is followed by 'False': it is a switch: write --wandb_offline or --no-wandb_offline."],
+            ["--wandb_offline is followed by 'False': it is a switch: write --no-wandb_offline."],
         ),
         (
             ["--wandb_offline=true"],
-            ["--wandb_offline is followed by 'true': it is a switch: write --wandb_offline or --no-wandb_offline."],
+            ["--wandb_offline is followed by 'true': it is a switch: write --wandb_offline."],
         ),
-        (
-            ["--no_wandb", "True"],
-            ["--no_wandb is followed by 'True': it is a switch: write --no_wandb, or leave it out."],
-        ),
+        (["--no_wandb", "True"], ["--no_wandb is followed by 'True': it is a switch: write --no_wandb."]),
+        (["--no_wandb", "False"], ["--no_wandb is followed by 'False': it is a switch: write --wandb."]),
+        (["--no-wandb_offline=0"], ["--no-wandb_offline is followed by '0': it is a switch: write --wandb_offline."]),
+        (["--no_wandb", "maybe"], ["--no_wandb is followed by 'maybe': it is a switch: write --no_wandb or --wandb."]),
         (
             ["--run_name", "my", "run"],
             ["--run_name is followed by 'my' and 'run': it takes one value; put quotes around one that has spaces."],
@@ -130,13 +132,35 @@ def test_ways_to_give_a_flag(argv: list[str], name: str, value: object) -> None:
             "--only_test_model_ckp is unknown: did you mean --only_test_model_ckpt?"]),
         (["--model_size", "big", "--embedding_dim", "7"], [
             "--model_size is 'big': choose tiny, 4xs, 3xs, 2xs, xxs, xs, small, medium, large or xl."]),
-        (["--help", "dta"], [
-            "--help is 'dta': choose run, architecture, energy, data, optimizer, trainer, checkpoint, logging, "
-            "debugging, testing or inference, or leave it out."]),
+        (["--help", "dta"], ["--help dta is unknown: did you mean data?"]),
+        (["--help", "lr"], ["--help lr is unknown: did you mean --peak_learning_rate?"]),
+        (["--help", "--qqq"], ["--help --qqq is unknown: --help lists every flag."]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_told(argv: list[str], lines: list[str]) -> None:
     assert problems(*argv) == lines
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("lr", "peak_learning_rate"), ("learning-rate", "peak_learning_rate"), ("bs", "batch_size_per_device"),
+        ("batch_size", "batch_size_per_device"), ("epochs", "max_epochs"), ("steps", "max_steps"), ("name", "run_name"),
+        ("layers", "num_transformer_blocks"), ("random_seed", "seed"), ("Heads", "multiheaded_attention_heads"),
+        ("warmup", "warm_up_steps"), ("resume", "resume_training_ckpt"), ("seq-len", "context_length"),
+    ],
+)  # fmt: skip
+def test_another_projects_word_for_a_flag_is_told_ours(word: str, name: str, tmp_path: Path) -> None:
+    assert problems(f"--{word}", "3") == [f"--{word} is unknown: did you mean --{name}?"]
+    (tmp_path / "run.yaml").write_text(f"{word}: 3\n")
+    file = str(tmp_path / "run.yaml")
+    assert problems("--config", file) == [f"{word} in {file} is unknown: did you mean {name}?"]
+
+
+def test_words_of_other_projects_are_of_flags_that_exist_and_none_is_ours() -> None:
+    assert set(MEANT.values()) <= set(FLAGS) and not set(MEANT) & set(NAMES)
+    assert len(MEANT) == sum(len(words.split()) for words in ELSEWHERE.values()), "a word has one meaning"
+    assert not {spelling for flag in FLAGS.values() for spelling in flag.off} & {f"--{word}" for word in MEANT}
 
 
 @pytest.mark.parametrize("name", sorted(RETIRED))

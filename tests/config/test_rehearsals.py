@@ -103,7 +103,7 @@ def test_a_person_did_not_give_what_a_rehearsal_set(source: str, value: int, ask
 
 def test_a_rehearsal_that_cannot_be_read_has_one_problem() -> None:
     assert problems("--debug_mode", "yes", "--warm_up_steps", "700") == [
-        "--debug_mode is followed by 'yes': it is a switch: write --debug_mode or --no-debug_mode."
+        "--debug_mode is followed by 'yes': it is a switch: write --debug_mode."
     ]
 
 
