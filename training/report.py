@@ -42,8 +42,6 @@ def closing_report(config: RunConfig, folder: RunFolder, data: DataModule, train
         print_profile(folder)
     if worth_showing(config, training):
         attempt("the model", lambda: show_model(config, folder, data, training.model, training.trainer.global_step))
-    if training.usage.summary:
-        print("\n" + "\n".join(stats_lines(training.usage.summary)))
     goal, words = training.ending.verdict()
     if words and not is_rehearsal(config):
         print(f"\n{words}")
@@ -52,7 +50,10 @@ def closing_report(config: RunConfig, folder: RunFolder, data: DataModule, train
         print("--compare_baseline: not after a rehearsal")
     elif config.testing.compare_baseline:
         compare_with_baseline(config, folder, data, training)
-    print(f"\nrun folder  {folder.path}")
+    print()
+    for line in stats_lines(training.usage.summary):
+        print(line)
+    print(f"run folder  {folder.path}")
     if index := write_after_run(folder.path.parent.parent, folder.run_id):
         print(f"page        {index}")
     if not config.testing.only_test and not config.debugging.fast_dev_run:

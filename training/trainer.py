@@ -58,10 +58,8 @@ def prepare_process(config: RunConfig) -> None:
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")  # the last step is always logged
     warnings.filterwarnings("ignore", message=".*srun. command is available.*")  # a run without srun is no mistake
-    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(
-        # A run that ends early is a whole epoch to Lightning; why it ended is told by whoever ended it.
-        lambda record: not any(words in record.msg.lower() for words in ("litlogger", "`max_epochs=1` reached"))
-    )
+    for package in ("pytorch_lightning", "lightning_fabric"):  # which devices there are, what to buy: no news to a run
+        logging.getLogger(f"{package}.utilities.rank_zero").setLevel(logging.WARNING)
 
 
 def keep_freed_memory() -> None:

@@ -185,25 +185,17 @@ def amount(size: float) -> str:
 
 
 def stats_lines(summary: dict[str, Any]) -> Iterator[str]:
-    """What a person reads at the end of a run."""
-    stats = summary["stats"]
+    """What a person reads at the end of a run: a line of stats, and what is not well. usage.json has the rest."""
+    stats = summary.get("stats", {})
     if not stats.get("samples"):
         return
-    yield "Approximate stats"
-    yield f"  speed    {stats['tokens_per_second']:,.0f} tokens per second of training"
+    parts = [f"about {stats['tokens_per_second']:,.0f} tokens/s"]
     if "cpu_percent_mean" in stats:
-        yield (
-            f"  CPU      {stats['cpu_percent_mean']:.0f} % on average, {stats['cpu_percent_peak']:.0f} % at the most, "
-            f"of {100 * stats['cores']} %"
-        )
+        parts.append(f"CPU {stats['cpu_percent_mean']:.0f} of {100 * stats['cores']} %")
     if "memory_bytes_peak" in stats:
-        yield f"  memory   {amount(stats['memory_bytes_peak'])} at the most of {amount(stats['memory_limit_bytes'])}"
+        parts.append(f"memory {amount(stats['memory_bytes_peak'])} of {amount(stats['memory_limit_bytes'])}")
     if {"gpu_percent_mean", "gpu_memory_bytes_peak", "gpu_memory_limit_bytes"} <= stats.keys():
-        yield (
-            f"  GPU      {stats['gpu_percent_mean']:.0f} % on average; memory "
-            f"{amount(stats['gpu_memory_bytes_peak'])} at the most of {amount(stats['gpu_memory_limit_bytes'])}"
-        )
-    if {"read_bytes", "written_bytes"} <= stats.keys():
-        yield f"  disk     {amount(stats['read_bytes'])} read, {amount(stats['written_bytes'])} written"
-    for verdict in summary["verdicts"]:
-        yield f"  {'ok' if verdict['good'] else '!!'}  {verdict['text']}"
+        memory = f"{amount(stats['gpu_memory_bytes_peak'])} of {amount(stats['gpu_memory_limit_bytes'])}"
+        parts.append(f"GPU {stats['gpu_percent_mean']:.0f} %, its memory {memory}")
+    yield f"stats       {', '.join(parts)}"
+    yield from (f"!!          {verdict['text']}" for verdict in summary["verdicts"] if not verdict["good"])

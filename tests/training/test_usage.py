@@ -50,9 +50,15 @@ def test_a_run_that_is_well_gets_numbers_and_good_words() -> None:
     assert (stats["samples"], stats["cpu_percent_mean"], stats["memory_bytes_peak"]) == (100, 180.0, 2 * GB + 2000)
     assert (stats["read_bytes"], stats["written_bytes"], stats["memory_limit_bytes"]) == (495, 693, 16 * GB)
     assert all(verdict["good"] for verdict in found["verdicts"]) and "gpu_percent_mean" not in stats
-    lines = "\n".join(stats_lines(found))
-    assert lines.startswith("Approximate stats") and "CPU      180 % on average, 180 % at the most, of 400 %" in lines
-    assert "memory   2.0 GiB at the most of 16.0 GiB" in lines and "  ok  the loader keeps up" in lines
+    (line,) = stats_lines(found)
+    assert line == "stats       about 0 tokens/s, CPU 180 of 400 %, memory 2.0 GiB of 16.0 GiB"
+
+
+def test_the_end_of_a_run_says_only_what_is_not_well() -> None:
+    starved = Machine(4, 16 * GB, 16 * GB, 12 * GB, row_bytes=10 * MB, tokens_per_second=4321.0, wait_share=0.34)
+    first, second = stats_lines(summarise(rows(), starved, CONFIG))
+    assert first.startswith("stats       about 4,321 tokens/s, ")
+    assert second.startswith("!!          starved by the loader")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +92,7 @@ def test_a_gpu_is_judged_by_its_own_memory() -> None:
     found = summarise(samples, machine, CONFIG)
     (text,) = (verdict["text"] for verdict in found["verdicts"] if verdict["kind"] == "memory")
     assert text.startswith("GPU memory has room: 70.0 GiB at the most, and 10.0 GiB of 80.0 GiB stayed free")
-    assert "GPU      90 % on average; memory 70.0 GiB at the most of 80.0 GiB" in "\n".join(stats_lines(found))
+    assert next(stats_lines(found)).endswith(", GPU 90 %, its memory 70.0 GiB of 80.0 GiB")
 
 
 def test_a_leak_is_told_apart_into_data_and_tensors() -> None:
