@@ -10,14 +10,29 @@ from contextlib import contextmanager
 LINE_EVERY_SECONDS = 10.0
 
 
+def clock(seconds: float) -> str:
+    """75 -> 1:15, 3700 -> 1:01:40"""
+    minutes, second = divmod(max(0, round(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def rate_of(count: float) -> str:
+    """1234.5 -> 1,234 and 0.345 -> 0.34: slow work has a rate too."""
+    return f"{count:,.0f}" if count >= 10 else f"{count:.2g}"
+
+
 def notice(text: str) -> None:
     """Tell the person one line; stderr, so that it never mixes with a command's output."""
     print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
-def progress(title: str, unit: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that is told how many units were just done; total is None when nobody knows it."""
+def progress(title: str, unit: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Yield advance(count, total): so many units were just done, of so many if that is better known by now.
+
+    total: None when nobody knows it.
+    """
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -31,23 +46,26 @@ def progress(title: str, unit: str, total: int | None = None) -> Iterator[Callab
         )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(title, total=total, rate="-")
-            yield lambda count: bar.update(task, advance=count, rate=f"{bar.tasks[0].speed or 0:,.0f}")
+            yield lambda count, total=None: bar.update(
+                task, advance=count, total=total, rate=rate_of(bar.tasks[0].speed or 0)
+            )
         return
 
     start = last = time.monotonic()
     done = 0
 
-    def advance(count: int) -> None:
-        nonlocal done, last
-        done += count
+    def advance(count: int, better_known: int | None = None) -> None:
+        nonlocal done, last, total
+        done, total = done + count, better_known or total
         now = time.monotonic()
         if now - last < LINE_EVERY_SECONDS:
             return
         last = now
         rate = done / (now - start)
         if total and done <= total:
-            notice(f"{title}: {done:,} of {total:,} {unit}, {rate:,.0f}/s, {(total - done) / rate:,.0f} s left")
+            left = clock((total - done) / rate)
+            notice(f"{title}: {done:,} of {total:,} {unit}, {rate_of(rate)}/s, {left} left")
         else:
-            notice(f"{title}: {done:,} {unit}, {rate:,.0f}/s")
+            notice(f"{title}: {done:,} {unit}, {rate_of(rate)}/s")
 
     yield advance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from config import RunConfig
 from data import DataModule
+from data.progress import progress
 from data.stream import row_order
 from models import LanguageModel
 from runs.pictures import FAINT, GREY, pyplot
@@ -25,6 +26,9 @@ from training.cost import step_cost
 from training.optimizers import build_optimizer
 
 LARGEST_BATCH = 4096
+TRIAL_STEPS = 3
+LONGEST_TRIAL = 20.0  # seconds after which no further step of a trial is taken
+USABLE = 0.8  # share of the free memory
 LR_STEPS = 100
 LR_FROM, LR_TO = 1e-6, 1.0
 RISE = 0.02  # of the whole fall: a loss so much over its lowest has begun to rise
@@ -71,41 +75,68 @@ class Trial:
     note: str = ""
 
 
-def try_batch_size(config: RunConfig, data: DataModule, model: LanguageModel, batch_size: int) -> Trial:
-    """Three steps with this batch size; the faster of the last two counts."""
+def try_batch_size(
+    config: RunConfig,
+    data: DataModule,
+    model: LanguageModel,
+    batch_size: int,
+    advance: Callable[[int], None] = lambda rows: None,
+) -> Trial:
+    """A few steps with this batch size: the first is a warm-up, and the fastest of the others counts."""
     length, device = config.architecture.context_length, device_of(config)
     needed = step_cost(model, batch_size, length).activation_bytes
-    if device.type == "cpu" and needed > 0.8 * psutil.virtual_memory().available:
+    weights = 16 * sum(parameter.numel() for parameter in model.parameters())  # and gradients, and AdamW's two states
+    if device.type == "cpu" and weights + needed > memory_of(device):
         return Trial(batch_size, memory=needed, note="needs more memory than is free")
     model = copy.deepcopy(model).to(device)
     optimizer = build_optimizer(model, config.optimizer, batch_size)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
+    times: list[float] = []
     try:
-        times = []
-        for batch in training_batches(data, batch_size, 3):
-            start = time.perf_counter()
-            take_step(config, model, optimizer, batch)
-            times.append(time.perf_counter() - start)
+        for batch in training_batches(data, batch_size, TRIAL_STEPS):
+            if sum(times) < LONGEST_TRIAL:
+                start = time.perf_counter()
+                take_step(config, model, optimizer, batch)
+                times.append(time.perf_counter() - start)
+            advance(batch_size)
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
         return Trial(batch_size, memory=needed, note="out of memory")
     memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else needed
-    seconds = min(times[1:])
+    seconds = min(times[1:] or times)
     return Trial(batch_size, seconds, batch_size * length / seconds, memory)
+
+
+def memory_of(device: torch.device) -> float:
+    """Bytes that a trial may count on."""
+    free = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else psutil.virtual_memory().available
+    return USABLE * free
+
+
+def rows_ahead(last: Trial, longest: float, memory: float) -> int:
+    """Rows that will still be tried, if time and memory grow as the batch does."""
+    rows, size = 0, last.batch_size
+    while size < LARGEST_BATCH and last.seconds * size <= longest * last.batch_size:
+        size *= 2
+        if last.memory * size > memory * last.batch_size:
+            break
+        rows += TRIAL_STEPS * size
+    return rows
 
 
 def find_batch_size(config: RunConfig, data: DataModule, model: LanguageModel, longest: float = 8.0) -> list[Trial]:
     """Double the batch until it does not fit (or a step takes `longest` seconds) and print how each size did."""
     trials: list[Trial] = []
-    size = 1
-    with Console(stderr=True).status("trying batch sizes …") as status:
+    size, rows = 1, 0
+    with progress("Trying batch sizes", "rows") as advance:
         while size <= LARGEST_BATCH:
-            status.update(f"trying --batch_size_per_device {size} …")
-            trials.append(try_batch_size(config, data, model, size))
+            trials.append(try_batch_size(config, data, model, size, advance))
             if trials[-1].note or trials[-1].seconds > longest:
                 break
+            rows += TRIAL_STEPS * size
+            advance(0, rows + rows_ahead(trials[-1], longest, memory_of(device_of(config))))
             size *= 2
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("rows", "s per step", "tokens/s", "memory", ""):
@@ -144,7 +175,7 @@ def find_lr(config: RunConfig, data: DataModule, model: LanguageModel, picture: 
     losses: list[float] = []
     smooth: list[float] = []
     batches = training_batches(data, rows, LR_STEPS)
-    with Console(stderr=True).status("learning rate range test …") as status:
+    with progress("Learning rate range test", "steps", LR_STEPS) as advance:
         for number, batch in enumerate(batches):
             rate = LR_FROM * (LR_TO / LR_FROM) ** (number / (LR_STEPS - 1))
             for group, ratio in zip(optimizer.param_groups, ratios, strict=True):
@@ -153,7 +184,7 @@ def find_lr(config: RunConfig, data: DataModule, model: LanguageModel, picture: 
             rates.append(rate)
             losses.append(loss)
             smooth.append(loss if not smooth else 0.8 * smooth[-1] + 0.2 * loss)
-            status.update(f"learning rate range test: {number + 1}/{LR_STEPS}, rate {rate:.1e}, loss {loss:.3f}")
+            advance(1)
             if not loss < 2 * losses[0]:
                 break
     rising, suggestion = suggest(rates, smooth)

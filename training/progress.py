@@ -8,17 +8,11 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from data.progress import clock
 from training.recorder import Recorder
 
 REDRAW_SECONDS = 0.2
 LINE_SECONDS = 20.0
-
-
-def clock(seconds: float) -> str:
-    """75 -> 1:15, 3700 -> 1:01:40"""
-    minutes, second = divmod(max(0, round(seconds)), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
 class Progress(pl.Callback):

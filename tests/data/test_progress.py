@@ -17,8 +17,8 @@ def test_lines_in_a_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         for _ in range(4):
             advance(500)
     assert capsys.readouterr().err == (
-        "Tokenising: 1,000 of 4,000 documents, 100/s, 30 s left\n"
-        "Tokenising: 2,000 of 4,000 documents, 67/s, 30 s left\n"
+        "Tokenising: 1,000 of 4,000 documents, 100/s, 0:30 left\n"
+        "Tokenising: 2,000 of 4,000 documents, 67/s, 0:30 left\n"
     )
 
 
@@ -28,6 +28,19 @@ def test_lines_when_nobody_knows_the_total(monkeypatch: pytest.MonkeyPatch, caps
     with progress("Tokenising", "documents") as advance:
         advance(500)
     assert capsys.readouterr().err == "Tokenising: 500 documents, 25/s\n"
+
+
+def test_slow_work_has_a_rate_and_its_total_may_become_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 20.0, 40.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    with progress("Thinking", "steps") as advance:
+        advance(1, 181)
+        advance(1)
+    assert capsys.readouterr().err == (
+        "Thinking: 1 of 181 steps, 0.05/s, 1:00:00 left\nThinking: 2 of 181 steps, 0.05/s, 59:40 left\n"
+    )
 
 
 def test_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,4 +53,5 @@ def test_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     with progress("Tokenising", "documents", 10) as advance:
         advance(4)
         advance(6)
-    assert "Tokenising" in terminal.getvalue() and "10/10" in terminal.getvalue()
+        advance(0, 20)
+    assert all(words in terminal.getvalue() for words in ("Tokenising", "10/20"))

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -15,7 +16,7 @@ from data import build_data
 from models import build_model
 from tests.conftest import Door
 from training.cost import step_cost
-from training.find import find_lr, suggest, take_step, training_batches
+from training.find import TRIAL_STEPS, Trial, find_lr, rows_ahead, suggest, take_step, training_batches
 from training.optimizers import optimizer_and_schedule
 from training.plan import amount
 
@@ -122,11 +123,28 @@ def test_the_suggested_rate_beats_a_tenth_and_ten_times_of_it(corpus: Path, tmp_
     assert ends[0] < min(ends[1:]) - 0.1
 
 
+@pytest.mark.parametrize(
+    ("tool", "title"), [("--find_lr", "Learning rate range"), ("--find_batch_size", "Trying batch")]
+)
+def test_a_long_search_shows_how_far_it_is(door: Door, tool: str, title: str) -> None:
+    often = "import data.progress\ndata.progress.LINE_EVERY_SECONDS = 0.01"
+    lines = [line for line in door.with_fault(often, tool).splitlines() if line.startswith(title)]
+    assert len(lines) > 3 and all(re.search(r"/s(, \d+:\d\d left)?$", line) for line in lines)
+    assert lines[-1].endswith(" left")
+
+
+def test_the_rows_that_will_be_tried_are_bounded_by_time_and_memory() -> None:
+    trial = Trial(4, seconds=1.0, memory=100)
+    assert rows_ahead(trial, longest=2.0, memory=1e9) == TRIAL_STEPS * (8 + 16), "16 rows take 4 s, and are the last"
+    assert rows_ahead(trial, longest=2.0, memory=250) == TRIAL_STEPS * 8
+    assert rows_ahead(trial, longest=0.5, memory=1e9) == 0
+
+
 def test_find_batch_size_tries_sizes_until_one_does_not_fit(door: Door) -> None:
     little_memory = """
     import psutil
     plain = psutil.virtual_memory
-    psutil.virtual_memory = lambda: plain()._replace(available=4_000_000)
+    psutil.virtual_memory = lambda: plain()._replace(available=10_000_000)
     """
     output = door.with_fault(little_memory, "--find_batch_size")
     assert "needs more memory than is free" in output
