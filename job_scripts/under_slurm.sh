@@ -37,7 +37,13 @@ leave() { # with the status $1; a job that was interrupted is queued again, one 
 }
 
 under_slurm() {
-    in_batch_script || exec "$@"
+    if ! in_batch_script; then
+        if [[ -z $job${EBT_STEP_OF:-} ]] && type sbatch &>/dev/null; then
+            echo "this is not a job of Slurm: it runs on this machine" >&2
+            export EBT_STEP_OF=none # said once, though a script may call another
+        fi
+        exec "$@"
+    fi
     local step status
     echo "run folder  $EBT_JOB_RUN_DIR"
     if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 
 from config.errors import UserError
@@ -32,7 +33,16 @@ def choose_cluster(wanted: str) -> str:
     reason = problem.partition(": states are")[0]
     if wanted == "slurm" or re.search("contact|onnect|did not answer", reason):
         raise UserError(f"{reason}: try again later, or run on this machine with --cluster local.")
-    return "local"  # programs of Slurm without a configuration: there is no cluster
+    # programs of Slurm without a configuration: there is no cluster
+    sentence = f"Slurm is installed here but not set up ({inner(reason)}): what is submitted runs on this machine."
+    print(sentence, file=sys.stderr)
+    return "local"
+
+
+def inner(reason: str) -> str:
+    """Slurm's own words, without ours around them."""
+    found = re.search(r"\((.*)\)$", reason)
+    return found.group(1) if found else reason
 
 
 def largest_array() -> int:

@@ -15,10 +15,12 @@ from pathlib import Path
 from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
+from launch.door import run_in_background
 from launch.execute import logs_flag
+from launch.queue_worker import unfinished_runs
 from launch.resubmit import typed_flags
 from launch.slurm import LIVE, WAITS, Answer, Job, ask_for_jobs, standing
-from launch.submit import Submission
+from launch.submit import Submission, need_slurm
 from runs.files import append_row
 from runs.folder import RunError, RunFolder
 from runs.reading import Run, find_run
@@ -157,9 +159,13 @@ def requeue_one(run: Run, answer: Answer) -> str:
         raise UserError(f"{answer.problem}; whether it waits already is not known, so it was left alone.")
     if not goes_on(run):
         raise UserError(f"it has no job script of its own; what goes on is: {command_that_goes_on(run)}")
-    job_name = Submission(run.path).submit()
     step = RunFolder(run.path).newest_step
-    return f"submitted again as job {job_name}; it goes on from step {step}."
+    if not asks_slurm(run):
+        if run.path in unfinished_runs(run.path.parent.parent):
+            raise UserError("it is in the queue of this machine: python -m launch queue goes on with it.")
+        return f"started again as process {run_in_background(run.path)} of this machine; it goes on from step {step}."
+    need_slurm(f"bash {shlex.quote(str(run.path / 'job_script.slurm'))} runs it here and now")
+    return f"submitted again as job {Submission(run.path).submit()}; it goes on from step {step}."
 
 
 def requeue_job(run: Run, job: Job) -> str:
@@ -180,6 +186,11 @@ def goes_on(run: Run) -> bool:
     except OSError:
         return False
     return f"export EBT_JOB_RUN_DIR={shlex.quote(str(run.path.absolute()))}\n" in script
+
+
+def asks_slurm(run: Run) -> bool:
+    """Whether the run is for Slurm: a script for this machine asks for nothing."""
+    return run.job_name is not None or "\n#SBATCH" in (run.path / "job_script.slurm").read_text(errors="replace")
 
 
 def command_that_goes_on(run: Run) -> str:

@@ -39,12 +39,14 @@ JOB_SCRIPT is such as job_scripts/nlp/pretrain/ebt_s1.sh; without it, train_mode
 class Submitted(Order):
     """An order typed at this door."""
 
+    cluster: str = "local"
+
     @property
     def typed(self) -> str:
         return shlex.join(["python", "-m", "launch", "submit", *self.words])
 
     def record(self, config: RunConfig, run: Path) -> dict[str, Any]:
-        return super().record(config, run) | {"header": header_word(self.header)}
+        return super().record(config, run) | {"header": header_word(self.header), "cluster": self.cluster}
 
 
 def submit(argv: list[str]) -> int:
@@ -64,7 +66,7 @@ def submit(argv: list[str]) -> int:
         flags += ["--logs_dir", options.logs_dir]
     cluster = choose_cluster(options.cluster)
     header = header_for(options.header, cluster)
-    order = Submitted(argv, header, script_path(script), flags, options.dry_run)
+    order = Submitted(argv, header, script_path(script), flags, options.dry_run, cluster)
     config, write_script = checked(order)
     logs = Path(config.logging.logs_dir)
     if found := re.search("%[jtAa]", str(logs)):
@@ -78,17 +80,14 @@ def submit(argv: list[str]) -> int:
     run = make_capsule(order, config, write_script).path
     keep_plain_copy(run)
     print(f"run id  {run.name}\nscript  {run / 'job_script.slurm'}", flush=True)
-    own = clean_environment()
-    visible_devices = own.get("CUDA_VISIBLE_DEVICES")
-    os.environ.clear()  # submitit gives its own environment to all that it starts
-    os.environ.update(own)
+    leave_job()
     if cluster == "debug":
         run_here(run)
     if cluster == "slurm":
         job = ThroughSubmitit(run).submit()
         print(f"job id  {job}\nlog     {run / f'slurm-{job}.log'}")
     else:
-        process = run_in_background(run, visible_devices)
+        process = run_in_background(run)
         print(f"process {process}\nlog     {run / 'submitit' / f'{process}_0_log.out'}")
     print(f"follow  python -m launch logs {run.name} -f{logs_flag(logs)}")
     return 0
@@ -122,20 +121,29 @@ class ThroughSubmitit(Submission):
             raise UserError(f"sbatch cannot be run ({error.strerror})") from None
 
 
-def run_in_background(run: Path, visible_devices: str | None) -> str:
+def leave_job() -> None:
+    """Forget the job or run that this is called from: submitit gives its own environment to all that it starts."""
+    own = clean_environment()
+    os.environ.clear()
+    os.environ.update(own)
+
+
+def run_in_background(run: Path) -> str:
     """The process that keeps the run, in a session of its own: the end of the terminal does not end it."""
     from submitit import LocalExecutor
 
     executor = LocalExecutor(run / "submitit")
     executor.update_parameters(timeout_min=LONGEST, stderr_to_stdout=True)
     # submitit hides all GPUs from what it starts here; the run sees those that were seen before
-    devices = ["-u", "CUDA_VISIBLE_DEVICES"] if visible_devices is None else [f"CUDA_VISIBLE_DEVICES={visible_devices}"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = ["-u", "CUDA_VISIBLE_DEVICES"] if visible is None else [f"CUDA_VISIBLE_DEVICES={visible}"]
     words = ["env", *devices, "bash", str(run / "job_script.slurm")]
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.setsid()
+            leave_job()
             nowhere = os.open(os.devnull, os.O_RDWR)
             for stream in range(3):
                 os.dup2(nowhere, stream)

@@ -22,8 +22,8 @@ SCRIPT = "job_scripts/train.slurm"  # for a run that was started without a scrip
 
 def resubmit(argv: list[str]) -> int:
     purpose = (
-        "A new run from the code snapshot and the settings of RUN. It is submitted as RUN was, or, where that ran on\n"
-        "this machine, run here and now."
+        "A new run from the code snapshot and the settings of RUN, submitted as RUN was. What slurm_executor.sh ran\n"
+        "on this machine is run here and now."
     )
     parser = CommandParser("python -m launch resubmit", purpose)
     parser.add_argument("run", metavar="RUN", help="id, name, job, path, or last")
@@ -45,9 +45,26 @@ def resubmit(argv: list[str]) -> int:
     environment = entered(dict(os.environ)) | {JOB_RUN_DIR: str(run.path.absolute())}  # whose code it is
     if options.header:
         environment["EBT_HEADERS"] = str(ROOT / HEADERS)
-    words = ["bash", str(code / "slurm_executor.sh"), *header_of(run, options.header), script, *flags, *last]
+    if cluster := cluster_of(run, options.header):
+        os.chdir(code)
+        words = [sys.executable, "-m", "launch", "submit", script, "--cluster", cluster, *flags, *last]
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    else:
+        words = ["bash", str(code / "slurm_executor.sh"), *header_of(run, options.header), script, *flags, *last]
     sys.stdout.flush()
-    os.execvpe("bash", words, environment)  # the parser and the submission are those of the snapshot, too
+    os.execvpe(words[0], words, environment)  # the parser and the submission are those of the snapshot, too
+
+
+def cluster_of(run: Run, wanted: str | None) -> str | None:
+    """Where `launch submit` puts it again: a run that asks Slurm for what its script does; None where a header says."""
+    kept = run.submission
+    if wanted is not None or isinstance(kept.get("header"), str):
+        return None
+    if isinstance(cluster := kept.get("cluster"), str):
+        return cluster
+    if run.job_name is not None:
+        return "slurm"
+    return "local" if (run.path / "submitit").is_dir() else None
 
 
 def header_of(run: Run, wanted: str | None) -> list[str]:

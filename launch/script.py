@@ -14,6 +14,11 @@ from config.flags import shown
 
 HEADERS = Path("job_scripts") / "headers"
 ARRAY = re.compile(r"#SBATCH\s.*(?<!\S)(--array|-a)")
+SHORT = {
+    **{"-A": "--account", "-C": "--constraint", "-D": "--chdir", "-G": "--gpus", "-J": "--job-name", "-N": "--nodes"},
+    **{"-c": "--cpus-per-task", "-d": "--dependency", "-e": "--error", "-n": "--ntasks", "-o": "--output"},
+    **{"-p": "--partition", "-q": "--qos", "-t": "--time", "-w": "--nodelist", "-x": "--exclude"},
+}
 FIRST = ("--open-mode=append", "--requeue", "--signal=USR1@120")  # unless a header or script asks for another
 
 
@@ -59,6 +64,27 @@ def options_of(text: str) -> list[str]:
     return found
 
 
+def each_once(parts: list[tuple[str, list[str]]]) -> list[str]:
+    """(title, #SBATCH lines) as lines, without those that a later one overrules and titles that have none left."""
+    later: set[str] = set()
+    lines: list[str] = []
+    for title, options in reversed(parts):
+        kept = []
+        for line in reversed(options):
+            names = option_names(line)
+            if not names or not names <= later:
+                kept.append(line)
+            later |= names
+        lines += [*kept, *([title] if kept and title else [])]
+    return lines[::-1]
+
+
+def option_names(line: str) -> set[str]:
+    """The options of an #SBATCH line, which may have several, by their long names."""
+    plain = re.split("['\"]", line.removeprefix("#SBATCH"))[0]
+    return {SHORT.get(word, word) for word in re.findall(r"(?<!\S)(--[\w-]+|-[A-Za-z])", plain)}
+
+
 def job_script(
     header: Header | None, script: str, text: str, flags: list[str], run: Path, environment: list[str]
 ) -> str:
@@ -68,11 +94,14 @@ def job_script(
         f"# {shown(script)}, kept with its run: the run goes on when this is submitted again.",
     ]
     if header:
-        lines += [f"#SBATCH {option}" for option in FIRST]
-        if own := options_of(text):
-            lines += [f"# {shown(script)}:", *own]
-        lines += [f"# {header.name}:", *header.options]
-        lines += [f"#SBATCH --job-name={run.name}", f'#SBATCH --output="{slurm_quoted(str(run))}/slurm-%j.log"']
+        lines += each_once(
+            [
+                ("", [f"#SBATCH {option}" for option in FIRST]),
+                (f"# {shown(script)}:", options_of(text)),
+                (f"# {header.name}:", header.options),
+                ("", [f"#SBATCH --job-name={run.name}", f'#SBATCH --output="{slurm_quoted(str(run))}/slurm-%j.log"']),
+            ]
+        )
     lines += ["set -uo pipefail", f"export EBT_JOB_RUN_DIR={shlex.quote(str(run))}"]
     lines += [
         "export PYTHONDONTWRITEBYTECODE=1 # the snapshot stays as it is",
@@ -82,12 +111,13 @@ def job_script(
     ]
     if header and header.commands:
         lines += [f"# {header.name}:", "set +u", *header.commands, "set -u"]
+    told = [line for line in text.replace("\r", "").rstrip("\n").split("\n") if not (header and line[:7] == "#SBATCH")]
     lines += [
         *environment,
         '[[ -z "${SLURM_JOB_ID:-}" ]] || "${python:?}" -m launch begin "$EBT_JOB_RUN_DIR" || leave $?',
         " ".join(["under_slurm", "bash", shlex.quote(script), *map(shlex.quote, flags)]),
         f"# {shown(script)}:",
-        *(f"#| {line}".rstrip() for line in text.replace("\r", "").rstrip("\n").split("\n")),
+        *(f"#| {line}".rstrip() for line in told),
     ]
     return "\n".join(lines) + "\n"
 

@@ -37,11 +37,9 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not foreign(name)}
 
 
-def need_slurm() -> None:
+def need_slurm(instead: str = "leave HEADER out to run here and now") -> None:
     if shutil.which("sbatch") is None:
-        raise UserError(
-            "There is no sbatch on this machine: leave HEADER out to run here and now, or go to a login node."
-        )
+        raise UserError(f"There is no sbatch on this machine: {instead}, or go to a login node.")
 
 
 class Submission:
@@ -121,11 +119,11 @@ class Submission:
 def complaint(command: str, said: str) -> str:
     """What Slurm complains of, as the beginning of a sentence."""
     lines = [line.removeprefix(f"{command}: ").removeprefix("error: ") for line in said.strip().split("\n")]
-    reason = shown(lines[-1].removeprefix("Batch job submission failed: "))
-    if "contact" in reason or "onnection" in reason:
-        return (
-            f"{command} cannot reach Slurm ({reason}): its controller is down or SLURM_CONF is wrong; try again later"
-        )
+    reason = shown(lines[-1].removeprefix("fatal: ").removeprefix("Batch job submission failed: "))
+    if re.search("contact|onnection|configuration source", reason):
+        here = ", or run it on this machine (no HEADER, or --cluster local)" if command == "sbatch" else ""
+        why = "its controller is down or SLURM_CONF is wrong"
+        return f"{command} cannot reach Slurm ({reason}): {why}; try again later{here}"
     if command != "sbatch":
         return f"{command} refused ({reason})"
     return f"{command} refused the job ({reason}): correct the header, or SBATCH_* in the environment"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from config.errors import UserError
 from launch import rehearse as rehearsals
 from launch.rehearse import rehearse
-from launch.script import job_script, read_header
+from launch.script import each_once, job_script, read_header
 from tests.conftest import ROOT, Door
 from tests.launch.checkout import SCRIPT, Checkout
 
@@ -59,8 +59,26 @@ def test_a_header_wins_over_the_script_and_its_commands_are_kept(checkout: Check
     path.write_text("#SBATCH --time=2\nmodule load cuda\n#SBATCH --time=3\n")
     script = checkout.script("#!/bin/bash\n#SBATCH --time=1\nexec python train_model.py\n")
     made = checkout.execute("mine", script, "--dry_run")
-    assert made.index("--time=1") < made.index("--time=2") < made.index("module load cuda")
+    assert made.index("--time=2") < made.index("module load cuda")
+    assert "--time=1" not in made, "a later line overrules it"
     assert "--time=3" not in made, "Slurm would not read a line below a command either"
+
+
+@pytest.mark.parametrize(
+    ("lines", "kept"),
+    [
+        (["--time=1", "--time=2"], ["--time=2"]),
+        (["-t 1", "--mem=3", "--time 2"], ["--mem=3", "--time 2"]),
+        (["-N 1 -n 2", "--nodes=3"], ["-N 1 -n 2", "--nodes=3"]),
+        (["-N 1 -n 2", "--nodes=3", "-n4"], ["--nodes=3", "-n4"]),
+        (["-N 4", "--comment='with -N 5'"], ["-N 4", "--comment='with -N 5'"]),
+        (["-N4", "--exclusive"], ["-N4", "--exclusive"]),
+    ],
+)
+def test_each_option_is_asked_for_once(lines: list[str], kept: list[str]) -> None:
+    found = each_once([("# one", [f"#SBATCH {lines[0]}"]), ("# two", [f"#SBATCH {line}" for line in lines[1:]])])
+    assert [line.removeprefix("#SBATCH ") for line in found if line.startswith("#SBATCH")] == kept
+    assert ("# one" in found) == (lines[0] in kept)
 
 
 WORDS = st.lists(
@@ -93,7 +111,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example(words=["x" * 300, "é 漢字 \u202e", "a\n#SBATCH --partition=urgent\n", "-n", "--", ""])
 def test_words_reach_the_run_as_they_were_typed(desk: Path, words: list[str]) -> None:
     script = "job_scripts/a $(touch gone) 'b'.sh"
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(desk)}
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(desk), "EBT_STEP_OF": "none"}  # it is known to be no job
     assert rehearse(desk / "code" / script, words, environment, in_a_job=True) == words
     entering = [f'export VIRTUAL_ENV=x PATH={shlex.quote(str(desk / "bin"))}:"$PATH"']
     made = desk / "job_script.slurm"
@@ -339,7 +357,7 @@ def test_train_slurm_is_a_script_like_the_others(checkout: Checkout) -> None:
     checkout.execute(script, "--run_name", "é")
     assert checkout.heard()["argv"][:2] == ["--run_name", "é"]
     made = checkout.execute("local_cpu", script, "--run_name", "é", "--dry_run")
-    assert made.index("--time=24:00:00") < made.index("--time=02:00:00"), "the header wins"
+    assert "--time=24:00:00" not in made and "--time=02:00:00" in made, "the header wins"
     # As a process of the job that somebody submitted again, from elsewhere.
     (checkout.run / "heard.json").unlink()
     inside = {"SLURM_JOB_ID": "5", "EBT_STEP_OF": "5", "SLURM_SUBMIT_DIR": "/", "EBT_JOB_RUN_DIR": str(checkout.run)}

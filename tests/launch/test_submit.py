@@ -100,7 +100,9 @@ def test_mistakes(desk: Desk, words: list[str], sentence: str) -> None:
 def slurm(desk: Desk) -> Desk:
     """A Slurm that takes everything and notes what it is told."""
     folder = shlex.quote(str(desk.programs))
-    desk.program("sbatch", f'echo "$@" >> {folder}/told; cp "${{@: -1}}" {folder}/script; echo "Submitted batch job 7"')
+    note = f'echo "$@" >> {folder}/told; cp "${{@: -1}}" {folder}/script'
+    desk.program("sbatch", f'{note}; [[ "$*" == *--parsable* ]] && echo 7 || echo "Submitted batch job 7"')
+    desk.program("squeue", "")
     desk.program("scontrol", f'echo "$@" >> {folder}/told; [[ $1 != show ]] || echo "MaxArraySize = 2001"')
     desk.program("srun", "")
     return desk
@@ -119,8 +121,63 @@ def test_held_noted_released(slurm: Desk) -> None:
     ], "what is asked of Slurm is what the record says"
     assert script.splitlines()[-1].startswith("exec "), "no process stands between Slurm and the run"
     assert (run / "submitit" / "7_submitted.pkl").is_file()
-    slurm.launch("submit", "--run_name", "usual")
-    assert slurm.run_named("usual").submission["header"] is None, "what train.slurm asks for is no header"
+
+
+def test_without_a_header_it_is_submitted_again_as_it_was(slurm: Desk) -> None:
+    slurm.launch("submit", "--run_name", "usual", "--seed", "5")
+    first = slurm.run_named("usual")
+    assert first.submission["header"] is None, "what train.slurm asks for is no header"
+    assert "goes on from step 0" in slurm.launch("requeue", first.run_id)
+    assert (slurm.programs / "told").read_text().splitlines()[-2].endswith(f"{first.run_id}/job_script.slurm")
+    said = slurm.launch("resubmit", first.run_id, "--set", "max_steps=7")
+    second = slurm.run_named("usual")
+    assert first.run_id != second.run_id in said and "job id  7" in said
+    assert (second.settings["max_steps"], second.settings["seed"]) == (7, 5)
+    assert second.submission["cluster"] == "slurm" and second.read("lineage.json")["parent"] == first.run_id
+    asked = [
+        [line for line in (run.path / "job_script.slurm").read_text().splitlines() if line.startswith("#SBATCH")]
+        for run in (first, second)
+    ]
+    assert [line.replace(first.run_id, second.run_id) for line in asked[0]] == asked[1]
+    assert slurm.launch("resubmit", first.run_id, "--dry_run").count("#SBATCH --time=") == 1
+
+
+def test_what_ran_in_the_background_goes_on_and_runs_again_there(desk: Desk) -> None:
+    desk.tell("waits", "back")
+    desk.launch("submit", "--cluster", "local", "--run_name", "back")
+    wait("its start", lambda: bool(desk.begun("back")))
+    desk.launch("cancel", "back")
+    said = desk.launch("requeue", "back", more={"SLURM_JOB_ID": "9", "EBT_JOB_RUN_DIR": "/elsewhere"})
+    assert "started again as process " in said and "it goes on from step 1." in said
+    wait("its end", lambda: desk.runs()[0].state == "finished")
+    assert len(desk.begun("back")) == 2 and "job" not in desk.begun("back")[1]
+    said = desk.launch("resubmit", "back")
+    assert "process " in said and len(desk.runs()) == 2
+    wait("its start", lambda: bool(desk.begun("back")))
+    desk.launch("cancel", desk.runs()[1].run_id)
+
+
+def test_a_dry_run_prints_each_request_once(slurm: Desk) -> None:
+    for more in ([], ["--header", "local_cpu"]):
+        lines = [line for line in slurm.launch("submit", *more, "--dry_run").splitlines() if "#SBATCH" in line]
+        options = [line.split("=")[0] for line in lines]
+        assert len(options) == len(set(options)) and "#SBATCH --signal" in options
+    assert sum("--signal=USR1@60" in line for line in lines) == 1, "the header's own"
+
+
+def test_a_slurm_that_is_not_set_up_is_told(desk: Desk) -> None:
+    desk.program("sbatch", "exit 1")
+    desk.program("scontrol", "echo 'scontrol: fatal: Could not establish a configuration source' >&2; exit 1")
+    said = desk.launch("submit", "--run_name", "here")
+    sentence = "Slurm is installed here but not set up (Could not establish a configuration source): what is submitted"
+    assert sentence in said
+    wait("its end", lambda: desk.runs()[0].state == "finished")
+    log = next(desk.runs()[0].path.glob("submitit/*_log.out")).read_text()
+    assert log.count("this is not a job of Slurm: it runs on this machine") == 1
+    desk.program("sbatch", "echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1")
+    said = desk.execute("local_cpu", SCRIPT, status=2)
+    assert "sbatch cannot reach Slurm (Could not establish a configuration source): its controller is down" in said
+    assert "or run it on this machine (no HEADER, or --cluster local)" in said
 
 
 def test_slurm_says_no(slurm: Desk) -> None:
