@@ -19,11 +19,12 @@ from rich.text import Text
 from config.command import CommandParser
 from config.flags import shown
 from launch.slurm import LIVE, STATES, Answer, Standing, ask_for_jobs, duration, standing
-from runs.reading import Run, all_runs, find_run, number
+from runs.reading import Run, all_runs, find_run, number, shortened
 
 NEWEST = 20  # runs shown beside the live ones
 SECONDS = 5.0  # between two looks of --watch
 SETTLED = ("finished", "stopped", "cancelled", "diverged", "failed", "out of memory", "not submitted")
+HEADING = 8  # characters of a swept flag's name that are left at the least
 NUMBERS = ("step", "loss", "rate", "left", "tries")
 COLOURS = {
     **dict.fromkeys(("running", "starting"), "green"),
@@ -49,6 +50,7 @@ class Row:
         left = now.get("seconds_left") if self.standing.state == "running" else None
         return {
             "run": run.run_id,
+            "swept": run.swept or None,
             "job": run.job_name,
             "state": self.standing.state,
             "detail": self.standing.detail or None,
@@ -159,10 +161,13 @@ def table(rows: Sequence[Row], width: int) -> Text:
 
     One Text and not a rich Table, which takes a millisecond a row.
     """
-    cells = [cells_of(row) for row in rows]
+    swept = list(dict.fromkeys(name for row in rows for name in row.run.swept))
+    cells = [cells_of(row, swept) for row in rows]
     names = [name for name in cells[0] if name in ("run", "state", "step") or any(row[name] for row in cells)]
     widths = {name: max(len(name), *(cell_len(row[name]) for row in cells)) for name in names}
-    for name, least in (("run", 16), ("state", 12), ("node", 5), ("run", 9)):  # shortened in this order, if need be
+    # Shortened in this order, if need be; of what was swept only the headings: it says more than a name made of it.
+    headings = [(name, max(HEADING, *(cell_len(row[name]) for row in cells))) for name in swept]
+    for name, least in (("run", 16), ("state", 12), *headings, ("node", 5), ("run", 9)):
         over = sum(widths.values()) + len(names) - 1 - width
         if name in widths and over > 0:
             widths[name] = max(min(least, widths[name]), widths[name] - over)
@@ -179,24 +184,18 @@ def table(rows: Sequence[Row], width: int) -> Text:
 def aligned(name: str, text: str, widths: dict[str, int]) -> str:
     """A cell of column `name`, as wide as that is."""
     if cell_len(text) > widths[name]:
-        text = shortened(text, widths[name], 6 if name == "run" else 0)
+        text = shortened(text, widths[name], 6 if name == "run" else HEADING // 2 if text == name else 0)
     room = " " * (widths[name] - cell_len(text))
     return room + text if name in NUMBERS else text + room
 
 
-def shortened(text: str, width: int, end: int) -> str:
-    """The beginning and the last `end` characters: a run is found by the random part at the end of its id."""
-    if len(text) <= width:
-        return text
-    return f"{text[: max(1, width - 1 - end)]}…{text[len(text) - end :] if end else ''}"
-
-
-def cells_of(row: Row) -> dict[str, str]:
+def cells_of(row: Row, swept: Sequence[str]) -> dict[str, str]:
     values = row.values()
     rate, left, loss = values["tokens_per_second"], values["seconds_left"], values["train_loss"]
     quick = rate if row.standing.state in ("running", "silent") else None
     return {
         "run": shown(values["run"]),
+        **{name: shown(row.run.swept[name]) if name in row.run.swept else "" for name in swept},
         "job": shown(values["job"]) if values["job"] else "",
         "state": shown(str(row.standing)),
         "node": shown(values["node"]) if values["node"] else "",

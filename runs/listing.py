@@ -17,11 +17,14 @@ from runs.comparing import extent, kind_of
 from runs.expressions import Comparison, leaves, number, several
 from runs.index import FIELDS, Record, chosen, load
 from runs.metrics import PLACE, describe
+from runs.reading import shortened
 from runs.summary import GOAL, NOT_COMPARED, duration, figure
 from runs.where import parse, pointed
 
 NEWEST = 30  # runs that are shown unless more are asked for
 VARYING = 4  # columns of settings that tell the shown runs apart
+SHORT_ID = 24  # characters of the id of a run of a sweep, on a terminal
+SHORT_HEADING = 12  # of a swept flag, where there is no room for all of them
 BEST = 5  # runs that `best` shows, and kinds of runs
 KEY = ("model_name", "model_size", "ebt_type", "recipe", "dataset_name")  # told first where they vary
 
@@ -229,18 +232,21 @@ def asked_columns(known: Sequence[Record], text: str | None) -> list[str]:
 
 def default_columns(rows: Sequence[Record]) -> list[str]:
     """Enough to know a run by: its id, how it stands, what tells it from the others, and its loss."""
-    columns = ["id", "state", *varying(rows), "step", "train_loss", GOAL, f"best.{GOAL}", "seconds"]
-    if any(record.facts["tags"] for record in rows):
-        columns.append("tags")
-    return columns
+    columns = ["id", "state", *varying(rows), "step", "train_loss", GOAL, f"best.{GOAL}", "seconds", "tags"]
+    return [
+        name for name in columns if name in ("id", "state") or any(row.value(name) not in (None, []) for row in rows)
+    ]
 
 
-def fitting(rows: Sequence[Record], columns: list[str], width: int) -> list[str]:
-    """As many of the columns as the screen has room for, those that matter most."""
-    first = ("id", "state", f"best.{GOAL}", *varying(rows)[:1], "tags", "step", GOAL)
+def fitting(rows: Sequence[Record], columns: list[str], width: int, longest: int | None = None) -> list[str]:
+    """As many of the columns as the screen has room for, those that matter most. longest: of a swept flag's heading."""
+    swept = swept_flags(rows)
+    first = ("id", *swept, "state", f"best.{GOAL}", *varying(rows)[:1], "tags", "step", GOAL)
     kept: set[str] = set()
     for name in sorted(columns, key=lambda name: first.index(name) if name in first else len(first)):
-        wide = max(len(heading(name)), *map(len, cells(name, rows))) + 2
+        title = heading(name, longest if name in swept else None)
+        wide = max(len(title), *map(len, cells(name, rows))) + 2
+        wide = min(wide, SHORT_ID + 2) if name == "id" and swept else wide
         if wide <= width or name == "id":
             kept.add(name)
             width -= wide
@@ -254,8 +260,15 @@ def varying(rows: Sequence[Record]) -> list[str]:
         if name not in NOT_COMPARED:
             counts[name] = len({shown(record.settings.get(name)) for record in rows if record.settings})
     varied = [name for name, count in counts.items() if count > 1]
-    varied.sort(key=lambda name: KEY.index(name) if name in KEY else len(KEY))
-    return varied[:VARYING]
+    swept = swept_flags(rows)
+    first = [*swept, *KEY]
+    varied.sort(key=lambda name: first.index(name) if name in first else len(first))
+    return varied[: max(VARYING, len(swept))]
+
+
+def swept_flags(rows: Sequence[Record]) -> list[str]:
+    """The flags that sweeps among the first of these runs varied."""
+    return list(dict.fromkeys(name for record in rows[:NEWEST] for name in record.run.swept))
 
 
 def plain_row(record: Record, columns: Sequence[str]) -> dict[str, Any]:
@@ -288,13 +301,25 @@ def show_table(rows: Sequence[Record], columns: Sequence[str] = ()) -> None:
     console = Console()
     if not console.is_terminal:  # a file or another program has no edge at which to break lines
         console.width = 1000
-    columns = columns or fitting(rows, default_columns(rows), console.width)
+    swept, longest = swept_flags(rows), None
+    if not columns:
+        columns = fitting(rows, default_columns(rows), console.width)
+        if not set(swept) <= set(columns):
+            longest = SHORT_HEADING
+            columns = fitting(rows, default_columns(rows), console.width, longest)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in columns:
         numeric = all(isinstance(row.value(name), int | float | None) for row in rows) and name != "archived"
-        table.add_column(Text(heading(name)), justify="right" if numeric else "left", overflow="fold")
-    for texts in zip(*(cells(name, rows) for name in columns), strict=True):
-        table.add_row(*map(Text, texts))
+        title = heading(name, longest if name in swept else None)
+        table.add_column(Text(title), justify="right" if numeric else "left", overflow="fold")
+    for row, texts in zip(rows, zip(*(cells(name, rows) for name in columns), strict=True), strict=True):
+        # A name that was made of the swept values makes room for them; the end of an id finds a run, too.
+        short = console.is_terminal and bool(row.run.swept)
+        fit = [
+            shortened(text, SHORT_ID) if short and name == "id" else text
+            for name, text in zip(columns, texts, strict=True)
+        ]
+        table.add_row(*map(Text, fit))
     console.print(table)
 
 
@@ -310,8 +335,9 @@ def is_marked(record: Record) -> bool:
     return record.value("rehearsal") is not None
 
 
-def heading(name: str) -> str:
-    return {"id": "run", "seconds": "time", f"best.{GOAL}": "best"}.get(name, name)
+def heading(name: str, longest: int | None = None) -> str:
+    title = {"id": "run", "seconds": "time", f"best.{GOAL}": "best"}.get(name, name)
+    return shortened(title, longest) if longest else title
 
 
 def cell(name: str, value: Any) -> str:

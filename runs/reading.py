@@ -101,6 +101,13 @@ class Run:
         return parent if isinstance(parent, str) else None
 
     @cached_property
+    def swept(self) -> dict[str, Any]:
+        """What tells it from the other runs of its sweep, {flag: value}."""
+        lineage = self.read("lineage.json")
+        changes = lineage.get("changes") if lineage.get("how") == "sweep" else None
+        return changes if isinstance(changes, dict) else {}
+
+    @cached_property
     def tags(self) -> list[str]:
         found = self.read_any("tags.json")
         return [tag for tag in found if isinstance(tag, str)] if isinstance(found, list) else []
@@ -214,6 +221,13 @@ def state_of(cause: str) -> str:
         "out of memory": ("out of memory",),
     }
     return next((word for word, begins in kinds.items() if cause.startswith(begins)), "failed")
+
+
+def shortened(text: str, width: int, end: int = 6) -> str:
+    """The beginning and the last `end` characters: a run is found by the random part at the end of its id."""
+    if len(text) <= width:
+        return text
+    return f"{text[: max(1, width - 1 - end)]}…{text[len(text) - end :] if end else ''}"
 
 
 def number(value: Any, otherwise: float) -> float:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from launch import slurm
 from launch.__main__ import main
 from launch.slurm import FIELDS, GONE, STATES, WAITS, Answer, Job, read_jobs, standing
-from launch.status import compact, shortened
-from runs.reading import Run
+from launch.status import compact
+from runs.reading import Run, shortened
 from tests.launch.written import Programs, began, ended, logs, programs, stamp, write_run
 
 __all__ = ["logs", "programs"]
@@ -29,8 +29,8 @@ def shown_by(capsys: pytest.CaptureFixture[str], logs: Path, *words: str) -> str
     return capsys.readouterr().out
 
 
-def row(capsys: pytest.CaptureFixture[str], logs: Path) -> dict[str, Any]:
-    (line,) = shown_by(capsys, logs, "--json").splitlines()
+def row(capsys: pytest.CaptureFixture[str], logs: Path, *words: str) -> dict[str, Any]:
+    (line,) = shown_by(capsys, logs, *words, "--json").splitlines()
     return json.loads(line)
 
 
@@ -209,6 +209,26 @@ def test_the_table_fits(many: Path, capsys: pytest.CaptureFixture[str], monkeypa
     live = next(line for line in lines if line.startswith("live-"))
     assert ("x" * 50 + "_20261116-000000_000000" in live) == (width == 200)
     assert "000000 " in live and "40/100" in live and " 2h 00m " in live, "the end of its id finds it"
+
+
+def test_swept_values_are_shown_rather_than_the_name_made_of_them(
+    logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for number, rate in enumerate((0.001, 0.002)):
+        lineage = {"parent": None, "how": "sweep", "changes": {"peak_learning_rate": rate, "seed": 1}, "sweep": "rates"}
+        write_run(logs, f"rates-plr={rate}-s=1-{'x' * 40}", began(1), ended(1, "finished"), number=number,
+                  heartbeat=BEAT, lineage=lineage)  # fmt: skip
+    write_run(logs, "other", began(1), ended(1, "finished"), number=5, lineage={"how": "rerun", "changes": {"seed": 2}})
+    head, other, second, first = shown_by(capsys, logs).splitlines()
+    assert head.split()[:4] == ["run", "peak_learning_rate", "seed", "state"] and "job" not in head, "nobody has a job"
+    assert first.split()[1:4] == ["0.001", "1", "finished"] and second.split()[1:3] == ["0.002", "1"]
+    assert first.split()[0].endswith("000000") and other.split()[1] == "finished"
+    monkeypatch.setenv("COLUMNS", "56")
+    head, *lines = shown_by(capsys, logs).splitlines()
+    assert head.split()[1:3] == ["pea…rate", "seed"] and lines[2].split()[1:3] == ["0.001", "1"]
+    assert max(map(len, lines)) <= 56
+    assert row(capsys, logs, "000001")["swept"] == {"peak_learning_rate": 0.002, "seed": 1}
 
 
 def test_an_empty_folder_and_a_damaged_run(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

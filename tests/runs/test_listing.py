@@ -17,7 +17,7 @@ import pytest
 from benchmarks import runs_list
 from runs.__main__ import main
 from runs.index import load
-from runs.listing import fitting
+from runs.listing import default_columns, fitting
 from runs.summary import amount, duration, figure, summarise
 from tests.conftest import ROOT
 from tests.runs.folders import make_run, write_rows
@@ -155,6 +155,26 @@ def test_a_narrow_screen_has_the_columns_that_matter(logs: Path) -> None:
     assert fitting(rows, columns, 1000) == columns
     assert fitting(rows, columns, 60) == ["id", "state", "ebt_type", "best.valid_loss"]
     assert fitting(rows, columns, 10) == ["id"]
+
+
+def test_swept_values_come_first_and_empty_columns_not_at_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day, rate in enumerate(("0.001", "0.002"), 1):
+        name, flags = f"rates-wd={rate}-{'x' * 40}", ["--weight_decay", rate, "--max_steps", str(10 * day)]
+        folder = make_run(tmp_path, name, *flags, "--recipe", ("s1", "s2")[day - 1], day=day, losses=())
+        changes = {"how": "sweep", "changes": {"weight_decay": float(rate)}}
+        (folder / "lineage.json").write_text(json.dumps(changes))
+    runs = Command(tmp_path, capsys)
+    head, _, second, *_ = [line.split() for line in runs("list").splitlines() if line.strip()]
+    assert head[:3] == ["run", "state", "weight_decay"] and second[2] == "0.002"
+    assert not {"step", "train_loss", "valid_loss", "best", "time", "tags"} & set(head), "no run has any"
+    rows = load(tmp_path)
+    assert fitting(rows, default_columns(rows), 50) == ["id", "state", "weight_decay"]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    (line,) = [line for line in runs("list").splitlines() if "0.001" in line and "…" in line]
+    assert f"…{rows[1].run_id[-6:]}" in line
 
 
 def test_best(runs: Command) -> None:
