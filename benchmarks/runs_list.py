@@ -58,8 +58,15 @@ def write_runs(logs: Path, runs: int) -> None:
 
 def row_of(step: int, draw: random.Random) -> dict[str, float]:
     """As wide as a row of an EBT."""
-    names = ("train_loss", "gradient_norm", "clipped_share", "tokens_per_second", "learning_rate/decay", "energy_first")
-    more = ("energy_last", "energy_gap", "energy_gradient_norm", "step_size", "thinking_gain", "learning_rate/no_decay")
+    names = ("train_loss", "gradient_norm", "clipped_share", "tokens_per_second", "learning_rate", "energy_first")
+    more = (
+        "energy_last",
+        "energy_gap",
+        "energy_gradient_norm",
+        "step_size",
+        "thinking_gain",
+        "learning_rate/step_size",
+    )
     place = {"step": step, "epoch": 0.1, "tokens": step * 1024, "flops": step * 1e9, "seconds": step / 2, "time": 1.7e9}
     return place | {"attempt": 1} | {name: 3 * draw.random() for name in names + more}
 

@@ -80,7 +80,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def is_mean(name: str) -> bool:
-    return name not in PLACE and not name.startswith(("valid_", "test_", "learning_rate/", "divergences"))
+    return name not in PLACE and not name.startswith(("valid_", "test_", "learning_rate", "divergences"))
 
 
 def is_number(value: Any) -> bool:

@@ -44,6 +44,7 @@ KNOWN = {
     **PLACE,
     "gradient_norm": Metric("gradient norm before clipping"),
     "clipped_share": Metric("steps whose gradient was clipped", "share of steps", "lower"),
+    "learning_rate": Metric("learning rate"),
     "tokens_per_second": Metric("speed", "tokens per second", "higher"),
     "loader_wait_share": Metric("time spent waiting for data", "share of time", "lower"),
     "steps": Metric("steps down the energy, T", "steps"),
@@ -57,7 +58,7 @@ KNOWN = {
     "contrastive_loss": Metric("contrastive loss", "nats per token", "lower"),
     "divergences": Metric("troubles seen by the divergence guard", "events", "lower"),
 }
-PREFIXES = {"gradient_norm/": "gradient norm of {}", "learning_rate/": "learning rate of group {}"}
+PREFIXES = {"gradient_norm/": "gradient norm of {}", "learning_rate/": "learning rate of {}"}
 
 
 def describe(name: str) -> Metric:

@@ -18,6 +18,7 @@ from runs import RunFolder
 from runs.files import append_row
 from training.checkpoints import AtomicCheckpointIO, point, whole_checkpoints
 from training.guards import save_batch
+from training.optimizers import learning_rates
 from training.recorder import MetricsFile
 from training.stop import Diverged
 
@@ -178,7 +179,6 @@ class DivergenceGuard(pl.Callback):
         """Tell of a trouble; under rollback leave `fit` to go back to before the last `suspects` batches."""
         step = step or trainer.global_step + 1
         measures = getattr(trainer.lightning_module, "measures", {})
-        rates = {group["name"]: group["lr"] for group in trainer.optimizers[0].param_groups}
         event = {
             "step": step,
             "what": what,
@@ -187,7 +187,7 @@ class DivergenceGuard(pl.Callback):
             "deviation": self.usual.deviation,
             **{name: finite(float(measures[name])) for name in ("energy_gap", "step_size") if name in measures},
             "gradient_norm": self.norms[-1] if self.norms else None,
-            "learning_rate": rates["decay"],
+            "learning_rate": learning_rates(trainer.optimizers[0])["learning_rate"],
         }
         save_batch(self.folder, step, self.batch, trainer.global_rank)
         self.events.append(event)

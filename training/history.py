@@ -54,7 +54,8 @@ class History:
             steps = [value for name, value in row.items() if name.startswith("train_loss_step_")]
             point = Point(
                 *(row["step"], row["train_loss"], min([row["train_loss"], *steps])),
-                *(row.get("gradient_norm", 0.0), row.get("clipped_share", 0.0), row.get("learning_rate/decay", 1.0)),
+                *(row.get("gradient_norm", 0.0), row.get("clipped_share", 0.0)),
+                row.get("learning_rate", row.get("learning_rate/decay", 1.0)),  # its name in older runs
             )
             self.recent.append(point)
             self.pending.append(point)

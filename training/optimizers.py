@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -9,6 +10,9 @@ from torch import nn
 
 from config.settings import Optimizer
 from training.schedules import schedule
+
+USUAL = ("decay", "no_decay")  # groups that have the learning rate itself
+OLD_NAME = re.compile(r"x[\d.e+-]+")  # of the step size's group in older checkpoints: its multiple
 
 
 def parameter_groups(
@@ -24,7 +28,7 @@ def parameter_groups(
         if not parameter.requires_grad:
             continue
         if name in multipliers:
-            label, factor, decay = f"x{multipliers[name]:g}", multipliers[name], 0.0
+            label, factor, decay = name, multipliers[name], 0.0
         elif parameter.ndim >= 2:
             label, factor, decay = "decay", 1.0, weight_decay
         else:
@@ -34,6 +38,15 @@ def parameter_groups(
         )
         group["params"].append(parameter)
     return list(groups.values())
+
+
+def learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """The rates of now, by names that are the same in every run: learning_rate, learning_rate/step_size."""
+    rates = {}
+    for group in optimizer.param_groups:
+        name = "step_size" if OLD_NAME.fullmatch(group["name"]) else group["name"]
+        rates["learning_rate" if name in USUAL else f"learning_rate/{name}"] = group["lr"]
+    return dict(sorted(rates.items()))
 
 
 def learning_rate(settings: Optimizer, rows_per_step: int) -> float:

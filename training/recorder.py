@@ -20,6 +20,7 @@ from torch import Tensor
 from models import LanguageModel
 from runs.files import append_row, read_rows, write_json, write_text
 from runs.metrics import schema
+from training.optimizers import learning_rates
 
 
 class MetricsFile(Logger):
@@ -169,7 +170,7 @@ class Recorder(pl.Callback):
             "clipped_share": sum(norm > clip for norm in self.norms) / len(self.norms),
             "tokens_per_second": self.tokens_per_second,
             "loader_wait_share": (self.waited - self.interval[2]) / max(1e-9, self.seconds - self.interval[1]),
-            **{f"learning_rate/{group['name']}": group["lr"] for group in trainer.optimizers[0].param_groups},
+            **learning_rates(trainer.optimizers[0]),
             **self.layer_norms,
             **{name: float(value) for name, value in measures.items()},
         }

@@ -56,7 +56,7 @@ def row(step: int, loss: float, norm: float = 1.6, rate: float | None = None) ->
     learning = RATE(step) if rate is None else rate
     return {
         **{"step": step, "train_loss": loss, "gradient_norm": norm, "clipped_share": float(norm > 1)},
-        "learning_rate/decay": learning,
+        "learning_rate": learning,
     }
 
 
@@ -201,10 +201,12 @@ def test_clipping_a_little_is_no_trouble(tmp_path: Path) -> None:
     assert alarms(changed(lambda one: {"gradient_norm": 30.0}), tmp_path, Facts(80, 0.0, UNIGRAM)) == {}
 
 
-def test_a_low_learning_rate_explains_a_plateau(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["learning_rate", "learning_rate/decay"])
+def test_a_low_learning_rate_explains_a_plateau(tmp_path: Path, name: str) -> None:
     rows = changed(flat)
     for one in rows:
-        one["learning_rate/decay"] = 1.0 if one["step"] < 600 else 0.3
+        one.pop("learning_rate", None)
+        one[name] = 1.0 if one["step"] < 600 else 0.3
     assert "plateau" not in alarms(rows, tmp_path)
 
 

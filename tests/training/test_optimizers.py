@@ -12,7 +12,7 @@ from torch import nn
 
 from config import parse_command_line
 from models import build_model
-from training.optimizers import build_optimizer, optimizer_and_schedule, parameter_groups
+from training.optimizers import build_optimizer, learning_rates, optimizer_and_schedule, parameter_groups
 from training.schedules import schedule
 
 CONFIG = parse_command_line(["--model_name", "baseline_transformer", "--model_size", "4xs"])
@@ -27,7 +27,7 @@ def test_every_trainable_parameter_is_in_exactly_one_group() -> None:
     placed = [id(parameter) for group in groups for parameter in group["params"]]
     assert sorted(placed) == sorted(id(p) for p in model.parameters() if p.requires_grad)
     by_name = {group["name"]: group for group in groups}
-    assert by_name["x5"]["lr"] == 5e-3 and by_name["x5"]["weight_decay"] == 0
+    assert by_name["network.norm.scale"]["lr"] == 5e-3 and by_name["network.norm.scale"]["weight_decay"] == 0
     assert all(p.ndim >= 2 for p in by_name["decay"]["params"])
     assert by_name["no_decay"]["weight_decay"] == 0 and all(p.ndim < 2 for p in by_name["no_decay"]["params"])
 
@@ -39,10 +39,20 @@ def test_groups_keep_their_ratio_at_every_step(shape: str) -> None:
     both = optimizer_and_schedule(model, settings, 16, 40, {"0.weight": 1500.0})
     optimizer, scheduler = both["optimizer"], both["lr_scheduler"]["scheduler"]
     for _ in range(60):
-        rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
-        assert rates["x1500"] == pytest.approx(1500 * rates["decay"], rel=1e-12)
+        rates = learning_rates(optimizer)
+        assert rates["learning_rate/0.weight"] == pytest.approx(1500 * rates["learning_rate"], rel=1e-12)
         optimizer.step()
         scheduler.step()
+
+
+def test_rates_have_names_that_do_not_change_with_a_run() -> None:
+    model = nn.ParameterDict({"step_size": nn.Parameter(torch.ones(())), "w": nn.Parameter(torch.ones(2, 2))})
+    optimizer = build_optimizer(model, SETTINGS, 16, {"step_size": 0.0778419})
+    names = ["learning_rate", "learning_rate/step_size"]
+    assert list(learning_rates(optimizer)) == names
+    for old in ("x0.0778419", "x1e-05", "x5e+03"):  # as a checkpoint of an older run has it
+        optimizer.param_groups[0]["name"] = old
+        assert list(learning_rates(optimizer)) == names
 
 
 @given(

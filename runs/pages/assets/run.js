@@ -33,7 +33,7 @@
     { title: "Gradient norm", of: ["gradient_norm"], log: true, limit: clip, note: clipped },
     { title: "Gradient norm by layer", of: /^gradient_norm\//, log: true },
     { title: "Clipped steps", of: ["clipped_share"] },
-    { title: "Learning rate", of: /^learning_rate\// },
+    { title: "Learning rate", of: /^learning_rate(\/|$)/ },
     { title: "Speed", of: ["tokens_per_second"] },
     { title: "Waiting for data", of: ["loader_wait_share"] },
   ];
