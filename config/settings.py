@@ -343,7 +343,7 @@ class Debugging:
     """find a problem in a minute"""
 
     print_config: bool = flag(False, "show every setting and where it came from, and exit")
-    plan: bool = flag(False, "show parameters, FLOPs, memory and tokens of this run, and exit")
+    plan: bool = flag(False, "show parameters, FLOPs, memory, tokens and time of this run, and exit")
     debug_dataloader: bool = flag(False, "look through the data: speed, faults, leaks; train nothing")
     find_lr: bool = flag(False, "learning rate range test with a plot; train nothing")
     find_batch_size: bool = flag(False, "largest batch that fits and the speed of each; train nothing")

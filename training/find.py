@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import psutil
@@ -66,10 +67,14 @@ def take_step(
 
 @dataclass(frozen=True)
 class Trial:
-    """How one batch size did; a note instead of numbers where it did not fit."""
+    """How one batch size did; a note instead of numbers where it did not fit.
+
+    seconds: of the fastest step; usual: of the mean one, which is longer on a machine that others use too.
+    """
 
     batch_size: int
     seconds: float = 0.0
+    usual: float = 0.0
     tokens_per_second: float = 0.0
     memory: int = 0
     note: str = ""
@@ -81,8 +86,9 @@ def try_batch_size(
     model: LanguageModel,
     batch_size: int,
     advance: Callable[[int], None] = lambda rows: None,
+    steps: int = TRIAL_STEPS,
 ) -> Trial:
-    """A few steps with this batch size: the first is a warm-up, and the fastest of the others counts."""
+    """A few steps with this batch size, of which the first is a warm-up."""
     length, device = config.architecture.context_length, device_of(config)
     needed = step_cost(model, batch_size, length).activation_bytes
     weights = 16 * sum(parameter.numel() for parameter in model.parameters())  # and gradients, and AdamW's two states
@@ -94,7 +100,7 @@ def try_batch_size(
         torch.cuda.reset_peak_memory_stats()
     times: list[float] = []
     try:
-        for batch in training_batches(data, batch_size, TRIAL_STEPS):
+        for batch in training_batches(data, batch_size, steps):
             if sum(times) < LONGEST_TRIAL:
                 start = time.perf_counter()
                 take_step(config, model, optimizer, batch)
@@ -105,8 +111,21 @@ def try_batch_size(
             raise
         return Trial(batch_size, memory=needed, note="out of memory")
     memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else needed
-    seconds = min(times[1:] or times)
-    return Trial(batch_size, seconds, batch_size * length / seconds, memory)
+    counted = times[1:] or times
+    return Trial(batch_size, min(counted), fmean(counted), batch_size * length / min(counted), memory)
+
+
+def validation_seconds(config: RunConfig, data: DataModule, model: LanguageModel, batch_size: int) -> float:
+    """How long a batch of a validation usually takes."""
+    model = copy.deepcopy(model).to(device_of(config))
+    times: list[float] = []
+    for batch in training_batches(data, batch_size, 1 + TRIAL_STEPS):
+        if sum(times) < LONGEST_TRIAL:
+            start = time.perf_counter()
+            with torch.no_grad():
+                model.validation_step({name: tensor.to(model.device) for name, tensor in batch.items()}, 0)
+            times.append(time.perf_counter() - start)
+    return fmean(times[1:] or times)
 
 
 def memory_of(device: torch.device) -> float:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from config import RunConfig
 from data import DataModule
+from data.progress import clock
 from models import LanguageModel
 from training.cost import step_cost
+from training.find import device_of, try_batch_size, validation_seconds
 from training.optimizers import build_optimizer
+from training.trainer import limit, validation_interval
 
+TIMED_STEPS = 11  # the first is a warm-up
 STATES = {"adamw": 2, "sgd": 1}  # float32 copies of a weight that the optimizer keeps; adafactor keeps rows and columns
 
 
@@ -51,5 +55,35 @@ def plan(config: RunConfig, data: DataModule, model: LanguageModel) -> str:
         "steps per epoch": f"{per_epoch / accumulate:,.4g}",
         "tokens to be seen": f"{tokens_per_step * steps:,}  ({batches / per_epoch:.2f} epochs of {learnable:,})",
     }
+    lines["time"] = wall_time(config, data, model, steps)
     width = max(map(len, lines))
     return "\n".join(f"{name:{width}}  {value}" for name, value in lines.items())
+
+
+def wall_time(config: RunConfig, data: DataModule, model: LanguageModel, steps: int) -> str:
+    """How long the run takes on this machine, from a few steps and a batch of validation that are timed now."""
+    rows, accumulate = config.trainer.batch_size_per_device, config.trainer.accumulate_grad_batches
+    trial = try_batch_size(config, data, model, rows, steps=TIMED_STEPS)
+    if trial.note:
+        return f"not known: a step with {rows} rows {trial.note}"
+    batches = steps * accumulate
+    looks = batches_of_validations(config, data, batches)
+    training = trial.usual * batches
+    validating = looks * validation_seconds(config, data, model, rows) if looks else 0.0
+    where = "GPU" if device_of(config).type == "cuda" else "CPU"
+    alone = "" if config.trainer.cpu_processes == 1 else ", one process alone"
+    return (
+        f"about {clock(training + validating)}  (estimate: steps of {trial.usual * accumulate:.3g} s timed just now"
+        f" on this {where}{alone}, and {clock(validating)} of validations)"
+    )
+
+
+def batches_of_validations(config: RunConfig, data: DataModule, batches: int) -> int:
+    """Batches that all validations of the run read together: before the first step, now and then, and at the end."""
+    settings = config.trainer
+    whole = -(-len(data.rows["valid"]) // (settings.batch_size_per_device * settings.cpu_processes))
+    bound = limit(config.debugging.limit_val_batches)
+    each = whole if bound is None else min(whole, bound) if isinstance(bound, int) else int(whole * bound)
+    before = each if settings.val_sanity == -1 else min(each, settings.val_sanity)
+    interval = validation_interval(config, max(1, data.batches_per_epoch() // settings.cpu_processes))
+    return before + each * -(-batches // interval)

@@ -6,6 +6,7 @@ import copy
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,10 +16,11 @@ from config import parse_command_line
 from data import build_data
 from models import build_model
 from tests.conftest import Door
+from training import plan
 from training.cost import step_cost
 from training.find import TRIAL_STEPS, Trial, find_lr, rows_ahead, suggest, take_step, training_batches
 from training.optimizers import optimizer_and_schedule
-from training.plan import amount
+from training.plan import amount, batches_of_validations
 
 CONFIG = parse_command_line(["--model_name", "baseline_transformer", "--model_size", "4xs", "--context_length", "64"])
 
@@ -29,7 +31,43 @@ def test_plan_prints_what_the_run_will_cost(door: Door) -> None:
     assert lines["parameters"].startswith("263,040")
     assert lines["tokens per step"] == "256" and lines["steps"] == "100"
     assert lines["tokens to be seen"].startswith("25,600")
+    words = r"about \d+:\d\d  \(estimate: steps of [\d.e-]+ s timed just now on this CPU, and 0:\d\d of validations\)"
+    assert re.fullmatch(words, lines["time"])
     assert not (door.logs / "runs").exists()
+
+
+def test_a_run_that_does_not_fit_has_no_time(door: Door) -> None:
+    little_memory = """
+    import psutil
+    plain = psutil.virtual_memory
+    psutil.virtual_memory = lambda: plain()._replace(available=1_000_000)
+    """
+    assert "not known: a step with 4 rows needs more memory than is free" in door.with_fault(little_memory, "--plan")
+
+
+@pytest.mark.parametrize(
+    ("flags", "batches"),
+    [
+        ("--max_steps 10 --val_check_interval 4", 8 + 8 * 3),
+        ("--max_steps 10 --val_check_interval 5 --val_sanity 0", 8 * 2),
+        ("--max_steps 10 --limit_val_batches 3 --val_sanity 1", 1 + 3),
+        ("--max_steps 10 --limit_val_batches 0.5", 4 + 4),
+        ("--max_steps 10 --limit_val_batches 0", 0),
+    ],
+)
+def test_batches_of_all_validations_of_a_run(flags: str, batches: int) -> None:
+    config = parse_command_line([*flags.split(), "--batch_size_per_device", "4"])
+    data = SimpleNamespace(rows={"valid": range(30)}, batches_per_epoch=lambda: 50)
+    assert batches_of_validations(config, data, 10) == batches  # type: ignore[arg-type]
+
+
+def test_time_is_that_of_all_steps_and_validations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "try_batch_size", lambda *_, steps: Trial(16, seconds=0.1, usual=0.5))
+    monkeypatch.setattr(plan, "validation_seconds", lambda *_: 0.25)
+    data = SimpleNamespace(rows={"valid": range(160)}, batches_per_epoch=lambda: 50)  # 10 batches
+    config = parse_command_line(["--accumulate_grad_batches", "2", "--val_check_interval", "100", "--gpus", "none"])
+    told = plan.wall_time(config, data, None, 100)  # type: ignore[arg-type]
+    assert told == "about 1:48  (estimate: steps of 1 s timed just now on this CPU, and 0:08 of validations)"
 
 
 def test_flops_are_those_of_the_formula() -> None:
