@@ -115,3 +115,18 @@ def test_a_task_of_a_plain_array_is_cancelled_alone(desk: Desk) -> None:
     assert f"job {array}_0 was cancelled while it was running." in desk.launch("cancel", found["run"])
     assert desk.launch("why", found["run"]).splitlines()[0] == f"{found['run']} is cancelled."
     wait("the other task", lambda: desk.launch("status", "--state", "running").count(f"{array}_1") == 1)
+
+
+def test_what_was_submitted_without_a_header_goes_on_and_runs_again(desk: Desk) -> None:
+    desk.launch("submit", "--run_name", "plain")
+    run = Run(desk.checkout.run)
+    wait("its start", lambda: desk.status()["state"] == "running")
+    desk.launch("cancel", run.run_id)
+    desk.cluster.wait_until_idle()
+    assert "submitted again as job " in desk.launch("requeue", run.run_id)
+    wait("its second attempt", lambda: (now := desk.status())["state"] == "running" and now["attempts"] == 2)
+    said = desk.launch("resubmit", run.run_id, "--set", "seed=4")
+    (other,) = (path for path in run.path.parent.iterdir() if path != run.path)
+    assert f"run id  {other.name}\n" in said and "job id  " in said
+    wait("its start", lambda: Run(other).state == "running")
+    assert Run(other).settings["seed"] == 4 and Run(other).submission["header"] is None
