@@ -352,7 +352,7 @@ class Debugging:
     overfit_batches: float = flag(0, "train on so many fixed batches (or share) until the loss is near zero", low=0)
     limit_train_batches: float = flag(1.0, "1: all; below: share; above: number of batches an epoch", above=0)
     limit_val_batches: float | None = flag(
-        None, "1: all; below: share; above: number of batches; 0 is none; left out: a sample, and all at the end", low=0
+        None, "1: all; below: share; above: batches; 0: none; left out: a sample, all at the end", low=0
     )
     limit_test_batches: float = flag(1.0, "1: all; below: share; above: number of test batches; 0 is none", low=0)
     detect_anomaly: bool = flag(False, "name the module and step of the first NaN or Inf, save its batch")

@@ -81,9 +81,10 @@ def wall_time(config: RunConfig, data: DataModule, model: LanguageModel, steps: 
 def batches_of_validations(config: RunConfig, data: DataModule, batches: int) -> int:
     """Batches that all validations of the run read together: before the first step, now and then, and at the end."""
     settings = config.trainer
-    whole = -(-len(data.rows["valid"]) // (settings.batch_size_per_device * settings.cpu_processes))
+    at_once = settings.batch_size_per_device * settings.cpu_processes
+    sample, whole = (-(-len(rows) // at_once) for rows in (data.sample, data.rows["valid"]))
     bound = limit(config.debugging.limit_val_batches)
-    each = whole if bound is None else min(whole, bound) if isinstance(bound, int) else int(whole * bound)
+    each = sample if bound is None else min(sample, bound) if isinstance(bound, int) else int(sample * bound)
     before = each if settings.val_sanity == -1 else min(each, settings.val_sanity)
-    interval = validation_interval(config, max(1, data.batches_per_epoch() // settings.cpu_processes))
-    return before + each * -(-batches // interval)
+    interval = validation_interval(config, max(1, data.batches_per_epoch() // settings.cpu_processes), batches)
+    return before + each * -(-batches // interval) + (whole if sample < whole else 0)

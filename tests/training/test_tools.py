@@ -50,21 +50,24 @@ def test_a_run_that_does_not_fit_has_no_time(door: Door) -> None:
     [
         ("--max_steps 10 --val_check_interval 4", 8 + 8 * 3),
         ("--max_steps 10 --val_check_interval 5 --val_sanity 0", 8 * 2),
-        ("--max_steps 10 --limit_val_batches 3 --val_sanity 1", 1 + 3),
-        ("--max_steps 10 --limit_val_batches 0.5", 4 + 4),
+        ("--max_steps 10 --val_check_interval 10 --limit_val_batches 3 --val_sanity 1", 1 + 3),
+        ("--max_steps 10 --val_check_interval 10 --limit_val_batches 0.5", 4 + 4),
         ("--max_steps 10 --limit_val_batches 0", 0),
     ],
 )
 def test_batches_of_all_validations_of_a_run(flags: str, batches: int) -> None:
     config = parse_command_line([*flags.split(), "--batch_size_per_device", "4"])
-    data = SimpleNamespace(rows={"valid": range(30)}, batches_per_epoch=lambda: 50)
+    data = SimpleNamespace(rows={"valid": range(30)}, sample=range(30), batches_per_epoch=lambda: 50)
     assert batches_of_validations(config, data, 10) == batches  # type: ignore[arg-type]
+    if config.debugging.limit_val_batches is None:
+        data.rows["valid"] = range(100)
+        assert batches_of_validations(config, data, 10) == batches + 25, "and all of it at the end"  # type: ignore[arg-type]
 
 
 def test_time_is_that_of_all_steps_and_validations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "try_batch_size", lambda *_, steps: Trial(16, seconds=0.1, usual=0.5))
     monkeypatch.setattr(plan, "validation_seconds", lambda *_: 0.25)
-    data = SimpleNamespace(rows={"valid": range(160)}, batches_per_epoch=lambda: 50)  # 10 batches
+    data = SimpleNamespace(rows={"valid": range(160)}, sample=range(160), batches_per_epoch=lambda: 50)  # 10 batches
     config = parse_command_line(["--accumulate_grad_batches", "2", "--val_check_interval", "100", "--gpus", "none"])
     told = plan.wall_time(config, data, None, 100)  # type: ignore[arg-type]
     assert told == "about 1:48  (estimate: steps of 1 s timed just now on this CPU, and 0:08 of validations)"
