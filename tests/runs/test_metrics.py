@@ -29,7 +29,7 @@ from tests.conftest import ROOT
         ("train_loss_step_12", Metric("training loss after step 12", "nats per token", "lower")),
         ("flops", Metric("training FLOPs so far", "FLOPs")),
         ("gradient_norm/network.head.weight", Metric("gradient norm of network.head.weight")),
-        ("learning_rate", Metric("learning rate")),
+        ("learning_rate", Metric("learning rate of the weights")),
         ("learning_rate/step_size", Metric("learning rate of step_size")),
         ("of_a_newer_version", Metric("of a newer version")),
     ],
