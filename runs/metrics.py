@@ -45,6 +45,7 @@ KNOWN = {
     "gradient_norm": Metric("gradient norm before clipping"),
     "clipped_share": Metric("steps whose gradient was clipped", "share of steps", "lower"),
     "learning_rate": Metric("learning rate of the weights"),
+    "learning_rate/step_size": Metric("learning rate of the step size"),
     "tokens_per_second": Metric("speed", "tokens per second", "higher"),
     "loader_wait_share": Metric("time spent waiting for data", "share of time", "lower"),
     "steps": Metric("steps down the energy, T", "steps"),

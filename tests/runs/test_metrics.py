@@ -30,7 +30,8 @@ from tests.conftest import ROOT
         ("flops", Metric("training FLOPs so far", "FLOPs")),
         ("gradient_norm/network.head.weight", Metric("gradient norm of network.head.weight")),
         ("learning_rate", Metric("learning rate of the weights")),
-        ("learning_rate/step_size", Metric("learning rate of step_size")),
+        ("learning_rate/step_size", Metric("learning rate of the step size")),
+        ("learning_rate/x0.0778419", Metric("learning rate of x0.0778419")),
         ("of_a_newer_version", Metric("of a newer version")),
     ],
 )
