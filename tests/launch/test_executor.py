@@ -196,6 +196,7 @@ def test_bytes_that_are_no_text(checkout: Checkout) -> None:
 def test_a_run_that_goes_on_has_its_script_already(checkout: Checkout) -> None:
     checkout.execute(SCRIPT)
     (checkout.run / "attempts.jsonl").write_text("")
+    (checkout.run / "checkpoints" / "step_00000001.ckpt").touch()
     said = checkout.execute(SCRIPT, "--resume_training_ckpt", "last", status=2)
     own = shlex.quote(str(checkout.run / "job_script.slurm"))
     assert f"--resume_training_ckpt goes on in run {checkout.run.name}, which is kept already: bash {own}." in said
