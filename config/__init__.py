@@ -3,8 +3,5 @@
 from .flags import SettingsError
 from .parser import parse_command_line
 from .settings import RunConfig
-from .waiting import wait_calmly
-
-wait_calmly()
 
 __all__ = ["RunConfig", "SettingsError", "parse_command_line"]

@@ -41,6 +41,7 @@ from training.recorder import MetricsFile, Recorder
 from training.rehearsal import rehearsal
 from training.schedules import warm_up_steps
 from training.usage import Usage
+from training.waiting import watch_neighbours
 from training.wandb_run import Histograms, wandb_run
 
 CALIBRATION_ROWS = 8
@@ -60,6 +61,7 @@ def prepare_process(config: RunConfig) -> None:
     warnings.filterwarnings("ignore", message=".*srun. command is available.*")  # a run without srun is no mistake
     for package in ("pytorch_lightning", "lightning_fabric"):  # which devices there are, what to buy: no news to a run
         logging.getLogger(f"{package}.utilities.rank_zero").setLevel(logging.WARNING)
+    watch_neighbours(partial(print, file=sys.stderr))
 
 
 def keep_freed_memory() -> None:
