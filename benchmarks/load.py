@@ -17,7 +17,7 @@ from config import parse_command_line
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPS = (0, 1, 2, 4)
-SECONDS = 8.0  # of work at each point
+SECONDS = 5.0  # of work at each point
 ROUNDS = 2
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
 POLICIES: dict[str, dict[str, str]] = {

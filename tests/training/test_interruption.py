@@ -161,8 +161,7 @@ def test_a_closed_terminal(door: Door, tmp_path: Path, deaf: bool) -> None:
     def begin() -> None:
         os.setsid()
         fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
-        if deaf:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if deaf else signal.SIG_DFL)  # whatever the tests were started with
 
     command = door.command(script=str(script))
     process = subprocess.Popen(command, cwd=ROOT, preexec_fn=begin, stdin=terminal, stdout=terminal, stderr=terminal)
