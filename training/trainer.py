@@ -160,7 +160,7 @@ def validation_interval(config: RunConfig, batches_per_epoch: int, total_batches
     if settings.check_val_every_n_epoch is not None:
         return settings.check_val_every_n_epoch * batches_per_epoch
     if settings.val_check_interval is None:
-        return max(1, round(total_batches / VALIDATIONS))
+        return max(1, -(-total_batches // VALIDATIONS))
     if settings.val_check_interval > 1:
         return int(settings.val_check_interval)
     return max(1, round(settings.val_check_interval * batches_per_epoch))

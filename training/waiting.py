@@ -23,6 +23,7 @@ import torch
 
 LOOK = 0.5  # seconds between looks
 CROWDED = 0.1  # seconds of waiting for a core, over all threads, in a second
+CROWDED_LOOKS = 2  # in a row, before threads sleep
 QUIET = 0.03
 QUIET_LOOKS = 20  # in a row, before threads spin again
 OWN_CHOICE = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # of a person who knows better
@@ -60,16 +61,17 @@ class Sleep:
 
 
 class Watch:
-    """Judges the looks: `is_crowded` from the first that shows it until a row of quiet ones."""
+    """Judges the looks: `is_crowded` from a second crowded one on until a row of quiet ones."""
 
     def __init__(self) -> None:
         self.is_crowded = False
-        self.quiet = 0
+        self.crowded = self.quiet = 0  # looks in a row
 
     def judge(self, share: float) -> bool:
         """Whether the cores are shared. share: seconds that threads waited for a core, of each second."""
         self.quiet = self.quiet + 1 if share < QUIET else 0
-        self.is_crowded = share > CROWDED or (self.is_crowded and self.quiet < QUIET_LOOKS)
+        self.crowded = self.crowded + 1 if share > CROWDED else 0
+        self.is_crowded = self.crowded >= CROWDED_LOOKS or (self.is_crowded and self.quiet < QUIET_LOOKS)
         return self.is_crowded
 
 

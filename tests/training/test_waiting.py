@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from tests.conftest import ROOT
-from training.waiting import CROWDED, QUIET, QUIET_LOOKS, Watch, waited_for_cores
+from training.waiting import CROWDED, CROWDED_LOOKS, QUIET, QUIET_LOOKS, Watch, waited_for_cores
 
 COSTS = """
 import json, time, torch
@@ -47,10 +47,11 @@ def test_threads_that_wait_asleep_leave_the_cores() -> None:
     assert max(asleep, asleep_again) < 0.7 * min(spinning, again), done.stdout
 
 
-def test_the_watch_believes_one_crowded_look_and_a_row_of_quiet_ones() -> None:
+def test_the_watch_believes_two_crowded_looks_and_a_row_of_quiet_ones() -> None:
     watch = Watch()
     assert not watch.judge(QUIET / 2) and not watch.judge((QUIET + CROWDED) / 2)
-    assert watch.judge(2 * CROWDED)
+    assert not watch.judge(2 * CROWDED) and not watch.judge(0), "a moment"
+    assert [watch.judge(2 * CROWDED) for _ in range(CROWDED_LOOKS)][-1]
     quiet = [watch.judge(QUIET / 2) for _ in range(QUIET_LOOKS - 1)]
     assert all(quiet) and watch.judge((QUIET + CROWDED) / 2), "the row was broken"
     assert [watch.judge(0) for _ in range(QUIET_LOOKS)] == [True] * (QUIET_LOOKS - 1) + [False]
