@@ -27,14 +27,15 @@ class Interrupted(StopRun):
     """The state is saved, and can be gone on from."""
 
     def __init__(self, step: int, folder: RunFolder) -> None:
-        if JOB_RUN_DIR in os.environ:
+        by_hand = listener.asked is signal.SIGINT
+        if JOB_RUN_DIR in os.environ and not by_hand:  # what a person stopped nobody starts again
             how = ", and the job goes on from there when it is queued again."
         else:
             saved = str(folder.checkpoints / "last.ckpt")
             how = f". Go on with:\n  python train_model.py --resume_training_ckpt {shlex.quote(saved)}"
         super().__init__(f"{listener.why}; step {step} is saved{how}")
         self.cause = listener.cause
-        self.status = BY_HAND if listener.asked is signal.SIGINT else GOES_ON
+        self.status = BY_HAND if by_hand else GOES_ON
 
 
 class Interruption(pl.Callback):

@@ -8,32 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from config.settings import Data
 from data.errors import DataError
-from data.sources.files import TextFiles, find_files, missing_field
-from data.sources.source import Source, files_key
+from data.sources.files import RecordFiles, missing_field
 
-ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 csv.field_size_limit(sys.maxsize)  # a field is a document here, and may be a book
 
 
-class Csv(Source):
+class Csv(RecordFiles):
     """Each row is a document; columns are parted by what stands in the first line most: commas, semicolons or tabs."""
 
-    text_flag = "text_field"
+    endings = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
-    def __init__(self, settings: Data) -> None:
-        self.files = find_files(settings, ENDINGS)
-        self.field = settings.text_field
-        self.texts = TextFiles()
-
-    def key(self) -> str:
-        return f"{self.field} {files_key(self.files)}"
-
-    def documents(self, split: str) -> Iterator[str | None]:
-        return self.texts.read(self.files, self._rows)
-
-    def _rows(self, file: Path, handle: TextIO) -> Iterator[str | None]:
+    def texts_of(self, file: Path, handle: TextIO) -> Iterator[str | None]:
         first = handle.readline().removeprefix("\ufeff")
         if not first:
             return

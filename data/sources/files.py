@@ -6,6 +6,7 @@ import glob
 import gzip
 import re
 import zlib
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TextIO
 from config.settings import Data
 from data.errors import DataError
 from data.progress import notice
+from data.sources.source import Source, files_key
 
 NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of a byte that is not UTF-8
 
@@ -91,6 +93,28 @@ class TextFiles:
             if self.bad_bytes and not self.told:  # the files are read twice when a tokenizer is trained first
                 notice(f"{self.bad_bytes:,} bytes of the text are not UTF-8 and were replaced by \ufffd.")
                 self.told = True
+
+
+class RecordFiles(Source):
+    """Text files of records, of which one field is a document each."""
+
+    endings: tuple[str, ...]
+    text_flag = "text_field"
+
+    def __init__(self, settings: Data) -> None:
+        self.files = find_files(settings, self.endings)
+        self.field = settings.text_field
+        self.texts = TextFiles()
+
+    def key(self) -> str:
+        return f"{self.field} {files_key(self.files)}"
+
+    def documents(self, split: str) -> Iterator[str | None]:
+        return self.texts.read(self.files, self.texts_of)
+
+    @abstractmethod
+    def texts_of(self, file: Path, handle: TextIO) -> Iterator[str | None]:
+        """The documents of an open file; None for a record without text."""
 
 
 def _open(file: Path) -> TextIO:

@@ -7,31 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from config.settings import Data
 from data.errors import DataError
-from data.sources.files import TextFiles, find_files, missing_field
-from data.sources.source import Source, files_key
-
-ENDINGS = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
+from data.sources.files import RecordFiles, missing_field
 
 
-class JsonLines(Source):
+class JsonLines(RecordFiles):
     """Each line is a document."""
 
-    text_flag = "text_field"
+    endings = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
 
-    def __init__(self, settings: Data) -> None:
-        self.files = find_files(settings, ENDINGS)
-        self.field = settings.text_field
-        self.texts = TextFiles()
-
-    def key(self) -> str:
-        return f"{self.field} {files_key(self.files)}"
-
-    def documents(self, split: str) -> Iterator[str | None]:
-        return self.texts.read(self.files, self._lines)
-
-    def _lines(self, file: Path, handle: TextIO) -> Iterator[str | None]:
+    def texts_of(self, file: Path, handle: TextIO) -> Iterator[str | None]:
         for number, line in enumerate(handle, start=1):
             if not line.isspace():
                 yield self._text(line, f"{file}:{number}")

@@ -19,6 +19,7 @@ from typing import Any
 
 from config.errors import UserError
 from config.flags import shown
+from runs.files import write_atomically
 from runs.index import Record, load
 from runs.pages.curves import curves_of, read_columns
 from runs.pages.details import details_of
@@ -220,9 +221,8 @@ def copy_assets(pages: Path) -> None:
         write_if_changed(pages / "assets" / asset.name, asset.read_text(encoding="utf-8"))
     source, target = plotly_script(), pages / "plotly.min.js"
     if not target.exists() or target.stat().st_size != source.stat().st_size:
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        shutil.copyfile(source, temporary)
-        os.replace(temporary, target)
+        with open(source, "rb") as script:
+            write_atomically(target, lambda file: shutil.copyfileobj(script, file))
 
 
 def plotly_script() -> Path:

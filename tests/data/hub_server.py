@@ -33,7 +33,7 @@ def commit_of(text: str) -> str:
 
 @dataclass
 class Repository:
-    """files: by path, those of `main`. refs: other named states. gated: only for who has the token."""
+    """files: by path, those of `main`. refs: other named states. gated: only with the token."""
 
     files: Mapping[str, bytes]
     refs: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
