@@ -8,9 +8,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from config import RunConfig, parse_command_line
 from config.errors import UserError
+
+if TYPE_CHECKING:
+    from runs import RunFolder
+    from training.company import Company
 
 
 def main(argv: list[str]) -> int:
@@ -73,10 +78,10 @@ def look(config: RunConfig) -> int:
 def train(config: RunConfig) -> int:
     """Train (or only test) a model in a run folder of its own, or go on in the one it was stopped in."""
     from runs import RunFolder, copy_output, is_first_process
-    from runs.attempts import process_rank
-    from runs.pages import failure_on_page, write_after_run
+    from runs.processes import check_processes, process_rank
     from runs.signals import listener
 
+    check_processes(config)
     listener.listen()
     folder = RunFolder.for_run(config)
     if is_first_process():
@@ -87,9 +92,19 @@ def train(config: RunConfig) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (one process speaks for all)
         copy_output(folder.path / f"rank_{process_rank()}.log")
 
+    from training.company import meet
+
+    with meet(folder, config) as company:
+        return train_together(config, folder, company)
+
+
+def train_together(config: RunConfig, folder: RunFolder, company: Company) -> int:
+    """What every process of the run does, once all are there."""
     from data import build_data
     from data.kept import keep_data
     from models import build_model
+    from runs import is_first_process
+    from runs.pages import failure_on_page, write_after_run
     from training.report import closing_report
     from training.resume import initial_weights, take_up
     from training.stop import StopRun
@@ -108,14 +123,17 @@ def train(config: RunConfig) -> int:
             weights.load_into(model)
     with folder.attempt(config, step) as attempt:
         new_step_size = checkpoint is None and (weights is None or weights.own_step_size)
-        training = Training(config, folder, data, model, attempt.number, calibrate=new_step_size)
+        training = Training(config, folder, data, model, attempt, company, calibrate=new_step_size)
         print(training.opening_line())
         try:
             if not config.testing.only_test:
                 training.fit(checkpoint)
             if config.testing.only_test or config.testing.run_testing_after_training:
                 training.test()
-        except StopRun as stop:
+        except Exception as error:
+            stop = error if isinstance(error, StopRun) else company.crash(error)
+            if stop is None:
+                raise
             attempt.end(training.trainer.global_step, stop.cause)
             if is_first_process():
                 print(f"\nthe run stopped: {stop}", file=sys.stderr)

@@ -12,6 +12,8 @@ from config import parse_command_line
 from data import build_data
 from models import build_model
 from runs import RunFolder
+from runs.attempts import Attempt
+from training.company import Company
 from training.trainer import Training, prepare_process
 
 STEPS = 200
@@ -37,7 +39,8 @@ def measure(flags: list[str]) -> tuple[dict[str, float], float]:
     data = build_data(config)
     words = data.tokenizer
     model = build_model(config, words.vocab_size, words.separator_id, words.pad_id)
-    training = Training(config, RunFolder.for_run(config), data, model, attempt=1, calibrate=True)
+    folder = RunFolder.for_run(config)
+    training = Training(config, folder, data, model, Attempt(folder, 0), Company(), calibrate=True)
     spent = dict.fromkeys(PARTS.values(), 0.0)
     for callback in training.trainer.callbacks:  # type: ignore[attr-defined]
         if part := PARTS.get(type(callback).__name__):

@@ -10,22 +10,27 @@ in_batch_script() { # of a job, and not in one of its processes; EBT_STEP_OF may
     [[ -n $job && ${EBT_STEP_OF:-} != "$job" ]]
 }
 
-state() { # what Slurm thinks of this job; asked again where the controller is too busy to answer
+may_return() { # whether Slurm takes the job back: it runs, or a more urgent one ended it; not if somebody cancelled it
     local answer
-    for _ in 1 2 3 4 5; do
+    for _ in 1 2 3 4 5; do # the controller may be too busy to answer
         answer=$(scontrol show job "$job" --oneliner) && break
         sleep 2
     done
-    [[ $answer =~ JobState=([A-Z_]+) ]] && echo "${BASH_REMATCH[1]}"
+    [[ $answer =~ \ JobState=RUNNING\  ]] && return
+    # PreemptMode=CANCEL: it is on its way out, and would not come back by itself. Times compare as texts do.
+    [[ $answer =~ \ JobState=COMPLETING\  && $answer =~ \ StartTime=([0-9T:-]+) ]] || return
+    local start=${BASH_REMATCH[1]}
+    [[ $answer =~ \ PreemptTime=([0-9T:-]+) && ! ${BASH_REMATCH[1]} < $start ]]
 }
 
-leave() { # with the status $1; a job that was interrupted is queued again, one that was cancelled (not RUNNING) is not
-    if (($1 > 128)) && [[ -n ${EBT_JOB_RUN_DIR:-} ]]; then # the run was killed, and could not write down its end
-        "${python:?}" -m launch ended "$EBT_JOB_RUN_DIR" "$(readlink "/proc/$$/fd/2")"
+leave() { # with the status $1; a job that was interrupted is queued again
+    local goes_on=1
+    if [[ -n ${EBT_JOB_RUN_DIR:-} ]]; then
+        (($1 == 0)) || "${python:?}" -m launch ended "$EBT_JOB_RUN_DIR" "$(readlink "/proc/$$/fd/2")" "$1" && goes_on=0
+    elif [[ $1 =~ ^(75|138|143)$ ]]; then # a signal came before there was a folder
+        goes_on=0
     fi
-    # 75: the state is saved; 138 and 143: a signal came before Python listened.
-    if [[ $1 =~ ^(75|138|143)$ && $(state) == RUNNING ]] &&
-        { [[ -z ${EBT_JOB_RUN_DIR:-} ]] || "${python:?}" -m launch check_progress "$EBT_JOB_RUN_DIR"; }; then
+    if (($1 && goes_on == 0)) && may_return; then
         echo "job $job was interrupted and is queued again"
         if scontrol requeue "$job"; then
             sleep 600 # Slurm takes the job away in between
@@ -52,7 +57,9 @@ under_slurm() {
     unset SLURM_CPU_BIND SLURM_EXPORT_ENV
     export EBT_STEP_OF=$job
     export EBT_RANDOM_SEED=${EBT_RANDOM_SEED:-$((RANDOM * 32768 + RANDOM))} # for --is_random_seed, one for all processes
-    srun --kill-on-bad-exit=0 --wait=60 "$@" &
+    # The processes end together by themselves (training/company.py); srun ends what is left of them a while later.
+    export SLURM_WAIT=${SLURM_WAIT:-60}
+    srun --kill-on-bad-exit=0 "$@" &
     step=$!
     until # a signal ends the waiting, not the step
         wait "$step"

@@ -24,8 +24,7 @@ COMMANDS = {
     "drill": ("launch.drill:drill", "[flags]", "interrupt a small run in every way and compare it bit for bit"),
     "execute": ("launch.execute:execute", "", ""),
     "prepare": ("launch.prepare:prepare_command", "", ""),
-    "check_progress": ("launch.prepare:check_progress_command", "", ""),
-    "ended": ("launch.prepare:ended_command", "", ""),
+    "ended": ("launch.ended:ended_command", "", ""),
     "begin": ("launch.execute:begin_command", "", ""),
 }
 

@@ -14,12 +14,11 @@ from config import parse_command_line
 from config.errors import UserError
 from runs import RunFolder
 from runs.attempts import slurm_job
-from runs.causes import OUT_OF_MEMORY, ask_slurm, by_slurm, job_name
+from runs.causes import job_name
 from runs.console import start_mark
 from runs.files import write_json
 
 IDENTITY = ("cluster", "job", "array_job", "array_task")
-TAIL = 16_384  # bytes of a log in which srun tells why a process ended
 TRIES = 3  # starts from one and the same step, after which a job is not queued again
 
 
@@ -43,30 +42,6 @@ def prepare(argv: list[str]) -> Path:
 def prepare_command(argv: list[str]) -> int:
     print(prepare(argv))
     return 0
-
-
-def check_progress_command(argv: list[str]) -> int:
-    check_progress(Path(argv[0]))
-    return 0
-
-
-def ended_command(argv: list[str]) -> int:
-    """`launch ended RUN LOG`: what the job's script writes down for processes that were killed."""
-    folder, log = RunFolder.open(Path(argv[0])), Path(argv[1])
-    folder.lock()  # or one of them lives
-    folder.close_killed(why_killed(log))
-    return 0
-
-
-def why_killed(log: Path) -> str | None:
-    """What the end of the job's log, and Slurm, say of it; None where they say nothing."""
-    with suppress(OSError), open(log, "rb") as file:
-        file.seek(max(0, os.path.getsize(log) - TAIL))
-        if OUT_OF_MEMORY.search(file.read()):
-            return "out of memory"
-    job = slurm_job()
-    name = job_name(job)
-    return by_slurm(ask_slurm("job", name), int(job.get("restart", 0))) if name else None
 
 
 def keep_job(folder: Path, job: dict[str, Any]) -> None:

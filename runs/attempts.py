@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from runs import causes
 from runs.files import append_row, read_rows
+from runs.processes import is_first_process
 from runs.signals import listener
 
 if TYPE_CHECKING:
@@ -74,16 +75,6 @@ def slurm_job() -> dict[str, Any]:
     names = {"job": "SLURM_JOB_ID", "array_job": "SLURM_ARRAY_JOB_ID", "array_task": "SLURM_ARRAY_TASK_ID"}
     names |= {"restart": "SLURM_RESTART_COUNT", "nodes": "SLURM_JOB_NODELIST", "cluster": "SLURM_CLUSTER_NAME"}
     return {key: os.environ[name] for key, name in names.items() if name in os.environ}
-
-
-def process_rank() -> int:
-    """The number of this process among those of its run, from 0."""
-    return max(int(os.environ.get(name) or 0) for name in ("LOCAL_RANK", "SLURM_PROCID", "RANK"))
-
-
-def is_first_process() -> bool:
-    """Whether this is the process that writes the record; the others of a run only compute."""
-    return process_rank() == 0
 
 
 def stamp(seconds: float) -> str:

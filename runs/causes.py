@@ -1,8 +1,8 @@
 """Why an attempt ended, in the words of attempts.jsonl, as far as Slurm and the traces of the attempt tell.
 
-finished, time limit, preempted, requeued, node failure, out of memory, cancelled, diverged, stopped, stopped by hand,
-error: WHAT, refused: SENTENCE of what a person can put right; where nobody knows more, `interrupted: SIGNAL` of an
-attempt that saved its state and `killed` of another.
+finished, time limit, preempted, requeued, node failure, out of memory, out of memory or killed, cancelled, diverged,
+stopped, stopped by hand, hung, crashed: HOW of what is nobody's fault, error: WHAT, refused: SENTENCE of what a person
+can put right; where nobody knows more, `interrupted: SIGNAL` of one that saved its state and `killed` of another.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import subprocess
 from typing import Any
 
 from config.errors import UserError
+from runs.signals import GOES_ON
 
 REFUSED = "refused: "
 PATIENCE = 10  # seconds that Slurm may take to answer
@@ -82,8 +83,18 @@ def of_a_killed(attempt: dict[str, Any], now: dict[str, Any]) -> str:
     return f"interrupted: {told}" if told else "killed"
 
 
+def goes_on(status: int, cause: str) -> bool:
+    """Whether a run that ended so is worth another start. 138 and 143: a signal came before Python listened."""
+    return status in (GOES_ON, 138, 143) or cause == "hung" or cause.startswith("crashed")
+
+
 def of_error(error: BaseException) -> str:
     """Why an attempt ended that raised this."""
+    if isinstance(own := getattr(error, "cause", None), str):
+        return own
+    if loader := re.search(r"DataLoader worker \(pid\S* ?\d+\) is killed by signal: ([\w ]+)", str(error)):
+        how = "out of memory or killed" if loader[1] == "Killed" else f"crashed: {loader[1].lower()}"
+        return f"{how}: a process of the data loader"
     short = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if short or "can't allocate memory" in str(error):  # torch's words where the CPU's memory ends
         return "out of memory"

@@ -25,8 +25,9 @@ from config import RunConfig
 from config.errors import UserError
 from config.record import to_dict
 from runs import causes
-from runs.attempts import Attempt, is_first_process, merged, slurm_job, stamp
+from runs.attempts import Attempt, merged, slurm_job, stamp
 from runs.files import append_row, read_rows, write_json, write_text
+from runs.processes import JOB_RUN_DIR, is_first_process, process_rank
 from runs.signals import GOES_ON, listener
 
 PACKAGES = (
@@ -43,7 +44,6 @@ PACKAGES = (
 
 LAST, LAST_OR_NEW = "last", "last_or_new"  # of --resume_training_ckpt
 RUN_DIR = "EBT_RUN_DIR"  # tells the other processes of a run which folder is theirs
-JOB_RUN_DIR = "EBT_JOB_RUN_DIR"  # the same, from a job script to all of them
 # JSON for lineage.json: {"parent": run id, "how": rerun, resubmit or sweep, "changes": {flag: value}}
 LINEAGE = "EBT_LINEAGE"
 
@@ -68,7 +68,12 @@ class RunFolder:
         """The folder this process works in: that of the run it resumes or belongs to, or a new one; held by a lock."""
         prepared = os.environ.get(JOB_RUN_DIR)
         if not is_first_process():
-            return cls.open(Path(prepared or os.environ[RUN_DIR]))
+            if not (shared := prepared or os.environ.get(RUN_DIR)):
+                raise RunError(
+                    f"this is process {process_rank()} of a run and does not know the run's folder ({RUN_DIR} is not "
+                    f"set): sbatch job_scripts/train.slurm starts all of them, or export {JOB_RUN_DIR} first."
+                )
+            return cls.open(Path(shared))
         folder = cls.open(Path(prepared)) if prepared else cls.resumed(config) or cls.create(config)
         folder.lock()
         folder.close_killed()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import math
-import os
 import sys
 import warnings
 from functools import partial
@@ -15,7 +14,6 @@ from typing import Any
 import psutil
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.plugins.environments import SLURMEnvironment
 from pytorch_lightning.profilers import AdvancedProfiler, Profiler, PyTorchProfiler, SimpleProfiler
 
 from config import RunConfig, SettingsError
@@ -24,9 +22,11 @@ from data import DataModule
 from data.baselines import unigram_baseline
 from models import LanguageModel
 from runs import RunFolder, is_first_process
+from runs.attempts import Attempt
 from runs.signals import GOES_ON
 from training.alarms import Facts
 from training.checkpoints import AtomicCheckpointIO, Checkpoints, newest_checkpoint
+from training.company import Company
 from training.cost import Cost, batch_costs
 from training.divergence import Divergence, DivergenceGuard, roll_back
 from training.ending import Ending
@@ -36,6 +36,7 @@ from training.heartbeat import Heartbeat
 from training.interruption import Interruption
 from training.model_record import record_model
 from training.optimizers import optimizer_and_schedule
+from training.placement import check_world, environments, on_gpu, placement
 from training.progress import Progress
 from training.recorder import MetricsFile, Recorder
 from training.rehearsal import rehearsal
@@ -43,6 +44,7 @@ from training.schedules import warm_up_steps
 from training.usage import Usage
 from training.waiting import watch_neighbours
 from training.wandb_run import Histograms, wandb_run
+from training.watch import Watch
 
 CALIBRATION_ROWS = 8
 VALIDATIONS = 10  # of a run, where nobody says how often
@@ -73,48 +75,13 @@ def keep_freed_memory() -> None:
             mallopt(what, size)
 
 
-def devices(config: RunConfig) -> dict[str, Any]:
-    """Which devices, and how many processes."""
-    settings = config.trainer
-    if settings.gpus == "none" or (settings.gpus == "auto" and not torch.cuda.is_available()):
-        if settings.float_precision == "16":
-            raise SettingsError(["--float_precision is 16: half precision needs a GPU; choose bf16 or 32."])
-        return {"accelerator": "cpu", "devices": tasks_per_node() or settings.cpu_processes, "num_nodes": nodes()}
-    if not torch.cuda.is_available():
-        raise SettingsError(
-            [f"--gpus is {settings.gpus!r}: this machine has no GPU that torch can use; leave the flag out."]
-        )
-    count = torch.cuda.device_count()
-    wanted: Any = -1 if settings.gpus in ("auto", "-1") else settings.gpus
-    if isinstance(wanted, str):
-        wanted = [int(word) for word in wanted.split(",")] if "," in wanted else int(wanted)
-    if (max(wanted) >= count) if isinstance(wanted, list) else (wanted > count):
-        raise SettingsError([f"--gpus is {settings.gpus!r}: this machine has {count} GPU(s), numbered from 0."])
-    return {"accelerator": "gpu", "devices": wanted, "num_nodes": nodes()}
-
-
-def nodes() -> int:
-    return int(os.environ.get("SLURM_NNODES", 1)) if SLURMEnvironment.detect() else 1
-
-
-def tasks_per_node() -> int:
-    """How many processes srun started on a node; 0 where there is no srun."""
-    return int(os.environ["SLURM_NTASKS"]) // nodes() if SLURMEnvironment.detect() else 0
-
-
-def cluster() -> list[SLURMEnvironment]:
-    """Under srun, its processes are the run's; `training/interruption.py` owns the signals, not Lightning."""
-    return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
-
-
 def check_replay(config: RunConfig, vocab_size: int) -> None:
     """Refuse a replay buffer that memory cannot hold, before a night is spent on filling it."""
     energy, length = config.energy, config.architecture.context_length
     if not energy.mcmc_replay_buffer:
         return
     row = 4 * length * vocab_size
-    on_gpu = devices(config)["accelerator"] == "gpu"
-    free = torch.cuda.mem_get_info()[0] if on_gpu else psutil.virtual_memory().available
+    free = torch.cuda.mem_get_info()[0] if on_gpu(config) else psutil.virtual_memory().available
     if energy.mcmc_replay_buffer_size * row > free:
         raise SettingsError(
             [
@@ -123,14 +90,6 @@ def check_replay(config: RunConfig, vocab_size: int) -> None:
                 f"{free / 1e9:,.1f} GB are free; choose at most {int(free // (2 * row))}."
             ]
         )
-
-
-def strategy(config: RunConfig) -> Any:
-    name = config.trainer.distributed_strategy
-    several = config.trainer.cpu_processes > 1 or config.trainer.gpus not in ("auto", "none", "1")
-    if config.debugging.find_unused_parameters and (name == "ddp" or (name == "auto" and several)):
-        return "ddp_find_unused_parameters_true"
-    return name
 
 
 def profiler(config: RunConfig, folder: Path) -> Profiler | None:
@@ -197,7 +156,8 @@ class Training:
         folder: RunFolder,
         data: DataModule,
         model: LanguageModel,
-        attempt: int,
+        attempt: Attempt,
+        company: Company,
         calibrate: bool,
     ) -> None:
         """calibrate: fit the step size to the data, as no checkpoint brings one."""
@@ -206,8 +166,7 @@ class Training:
         debugging = config.debugging
         accumulate = config.trainer.accumulate_grad_batches
         self.trainer = pl.Trainer(
-            **devices(config),
-            strategy=strategy(config),
+            **placement(config),
             precision=PRECISIONS[config.trainer.float_precision],  # type: ignore[arg-type]
             max_epochs=1,  # the loader crosses the data's epochs itself
             max_steps=config.trainer.max_steps,
@@ -220,7 +179,7 @@ class Training:
             log_every_n_steps=config.logging.log_every_n_steps,
             deterministic=config.trainer.deterministic or None,
             profiler=profiler(config, folder.path),
-            plugins=[AtomicCheckpointIO(), *cluster()],
+            plugins=[AtomicCheckpointIO(), *environments()],
             logger=MetricsFile(folder.metrics),
             enable_progress_bar=False,
             enable_model_summary=config.logging.log_model_archi,
@@ -229,6 +188,7 @@ class Training:
             use_distributed_sampler=False,
             default_root_dir=folder.path,
         )
+        check_world(self.trainer)
         record_model(folder.path, model, self.trainer)
         self.page = wandb_run(config, folder)
         if self.page is not None:
@@ -241,7 +201,7 @@ class Training:
         self.costs = {} if config.testing.only_test else costs_of(model, config)
         self.recorder = Recorder(
             config.logging.log_every_n_steps,
-            attempt,
+            attempt.number,
             {split: rows.num_targets / max(1, rows.num_bytes) for split, rows in data.rows.items()},
             per_epoch,
             self.total_steps,
@@ -249,6 +209,8 @@ class Training:
             config.logging.log_gradients,
             {steps: cost.flops for steps, cost in self.costs.items()},
         )
+        self.watch = Watch(config.trainer.hang_minutes, company, partial(attempt.end, None))
+        company.stuck = self.watch.stuck
         self.trainer.callbacks += self.callbacks(folder)  # type: ignore[attr-defined]
         if not config.testing.only_test:
             model.check()
@@ -302,7 +264,7 @@ class Training:
             attempt = self.recorder.attempt
             chosen += [*rehearsal(folder.path, attempt), checkpoints, Interruption(checkpoints, folder, attempt)]
         heartbeat = Heartbeat(folder.path / "heartbeat.json", self.recorder, self.total_steps)
-        return [*chosen, heartbeat, progress, StopAtEnd(self.total_steps)]
+        return [*chosen, heartbeat, progress, self.watch, StopAtEnd(self.total_steps)]
 
     def facts(self) -> Facts:
         """What the run's health is judged by."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
-from runs.attempts import is_first_process
+from runs.processes import is_first_process
 
 if TYPE_CHECKING:
     from config import RunConfig

@@ -134,7 +134,7 @@ def test_an_unknown_command_names_the_near_one(capsys: pytest.CaptureFixture[str
     listed = capsys.readouterr().out
     assert main(["--help"]) == 0
     assert capsys.readouterr().out == listed
-    assert "status" in listed and "check_progress" not in listed
+    assert "status" in listed and "ended" not in listed
 
 
 def test_a_job_that_is_queued_again_finds_its_folder(job: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -249,28 +249,24 @@ def three_starts(job: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capture
     yield folder
 
 
-def test_a_job_without_progress_is_not_queued_again(three_starts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check_progress", str(three_starts)]) == 2
-    assert capsys.readouterr().err == (
+def test_a_job_without_progress_is_not_queued_again(three_starts: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        check_progress(three_starts)
+    assert str(refused.value) == (
         "the job started 3 times from step 0 and was ended before a later step was saved: it is not queued again. "
-        "Give it more time (sbatch --time), then go on with the same flags and --resume_training_ckpt last.\n"
+        "Give it more time (sbatch --time), then go on with the same flags and --resume_training_ckpt last."
     )
 
 
 def test_a_job_that_came_further_in_the_end_is(three_starts: Path) -> None:
     save(three_starts, 1)
-    assert main(["check_progress", str(three_starts)]) == 0
+    check_progress(three_starts)
 
 
 @pytest.mark.parametrize("content", DAMAGED)
 def test_a_damaged_count_starts_anew(three_starts: Path, content: bytes) -> None:
     (three_starts / "job.json").write_bytes(content)
     check_progress(three_starts)
-
-
-def test_progress_of_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check_progress", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"{tmp_path} is not a run folder: it has no config.json.\n"
 
 
 def test_the_newest_step_is_that_of_the_newest_checkpoint(tmp_path: Path) -> None:

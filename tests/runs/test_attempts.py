@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from config import parse_command_line
 from config.errors import UserError
-from launch.__main__ import main
 from runs import RunFolder
 from runs.attempts import merged
 from runs.causes import by_slurm, seconds
@@ -212,25 +211,6 @@ def test_a_signal_is_on_record_at_once(folder: RunFolder) -> None:
         listener.tell("SIGTERM")
         row = merged(read_rows(folder.attempts))[0]
         assert row["signal"] == "SIGTERM" and row["told"] >= row["start"] and "end" not in row
-
-
-@pytest.mark.parametrize(
-    ("said", "cause"),
-    [
-        ("slurmstepd: error: Detected 1 oom_kill event in StepId=17.0.", "out of memory"),
-        ("srun: error: n1: task 0: Out Of Memory", "out of memory"),
-        ("srun: error: n1: task 0: Killed", "killed"),
-    ],
-)
-def test_what_the_script_writes_down_for_killed_processes(
-    folder: RunFolder, job: Callable[[str], None], tmp_path: Path, said: str, cause: str
-) -> None:
-    job("JobState=RUNNING Restarts=1")
-    (tmp_path / "log").write_text(f"{'earlier words' * 9000}\n{said}\n")
-    append_row(folder.attempts, {"attempt": 1, "start": "x", "job": "17", "restart": "1"})
-    assert main(["ended", str(folder.path), str(tmp_path / "log")]) == 0
-    assert main(["ended", str(folder.path), str(tmp_path / "no log")]) == 0
-    assert [row["cause"] for row in read_rows(folder.attempts) if "end" in row] == [cause], "once"
 
 
 @given(st.integers(0, 9), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))

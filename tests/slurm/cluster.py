@@ -1,8 +1,8 @@
 """A real Slurm of two nodes on this machine, for the tests and for people: `make slurm-up`, `make slurm-down`.
 
 Everything lies in one folder: configuration, state, spools, logs, the munge key and its socket. It needs root and
-Debian's `slurm-wlm` and `munge`. Two partitions: `main`, whose jobs are requeued when a job in `urgent` needs their
-place, with a grace time.
+Debian's `slurm-wlm` and `munge`. Partitions: `main`, whose jobs are requeued when a job in `urgent` needs their place,
+with a grace time, and `cheap`, whose jobs are then cancelled at once.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ SlurmdTimeout=30
 NodeName=DEFAULT CPUs=2 RealMemory=12000
 NodeName=n[1-2] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first_node_port}-{last_node_port}]
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=15
+PartitionName=cheap Nodes=n[1-2] MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=CANCEL GraceTime=0
 PartitionName=urgent Nodes=n[1-2] MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
