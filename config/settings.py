@@ -264,7 +264,7 @@ class Trainer:
     gradient_clip_val: float = flag(1.0, "largest gradient norm; 0 is no clipping", low=0)
     gpus: str = flag("auto", "auto, -1 (all), a number, a list 0,2, or none")
     allow_idle_gpus: bool = flag(False, "train though a node's job has more GPUs than processes")
-    hang_minutes: float | None = flag(None, "silence after which it is queued again; 0: never [20 or more]", low=0)
+    hang_minutes: float | None = flag(None, "minutes without a sign of life that end it; 0: never [20 or more]", low=0)
     cpu_processes: int = flag(1, "processes when there is no GPU", low=1, needs={"gpus": ("auto", "none")})
     distributed_strategy: str = flag("auto", "Lightning strategy: auto or ddp")
     val_check_interval: float | None = flag(

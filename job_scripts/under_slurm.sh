@@ -54,7 +54,13 @@ under_slurm() {
     if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then
         export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK # srun no longer takes it over by itself
     fi
-    unset SLURM_CPU_BIND SLURM_EXPORT_ENV
+    # What an allocation that sbatch was called in left behind; srun gives a step all that its job has without being told.
+    unset SLURM_CPU_BIND SLURM_EXPORT_ENV "${!SLURM_GPUS@}" "${!SLURM_TRES_PER_@}" SLURM_GRES SLURM_HINT \
+        SLURM_THREADS_PER_CORE SLURM_DISTRIBUTION SLURM_OVERCOMMIT SLURM_MEM_BIND
+    local memory=("${!SLURM_MEM_PER_@}")
+    if ((${#memory[@]} > 1)); then # srun takes one of them; which is this job's own it does not need to know
+        unset "${memory[@]}"
+    fi
     export EBT_STEP_OF=$job
     export EBT_RANDOM_SEED=${EBT_RANDOM_SEED:-$((RANDOM * 32768 + RANDOM))} # for --is_random_seed, one for all processes
     # The processes end together by themselves (training/company.py); srun ends what is left of them a while later.

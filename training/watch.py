@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytorch_lightning as pl
 
-from runs.processes import process_rank
+from runs.processes import JOB_RUN_DIR, process_rank
 from runs.signals import GOES_ON
 from training.company import Company
 from training.stacks import is_debugged, own_stacks
@@ -97,6 +97,8 @@ class Watch(pl.Callback):
         rank = process_rank()
         longest = f"; the longest pause before was {self.longest:.1f} s" if self.longest else ""
         lines = [f"\nno sign of life for {silent / 60:.1f} minutes{longest}: the run hangs and is ended."]
+        if JOB_RUN_DIR not in os.environ:
+            lines[0] += " It goes on with the same command and --resume_training_ckpt last."
         for name, text in {f"process {rank}": own_stacks(), **self.company.stacks()}.items():
             lines += [f"stacks of {name}:", *(f"  {line}" for line in text.rstrip().splitlines())]
         self.leave("\n".join(lines), "hung")

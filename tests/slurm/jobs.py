@@ -52,6 +52,8 @@ class Job:
         words += ["job_scripts/train.slurm", *flags, "--logs_dir", str(self.logs)]
         # As if from a shell in another job's step, where all that srun tells its processes is inherited.
         enclosing = {"SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_CPU_BIND": "mask_cpu:0x2", "SLURM_NTASKS": "7"}
+        enclosing |= {"SLURM_MEM_PER_CPU": "100", "SLURM_MEM_PER_GPU": "7", "SLURM_GPUS": "2"}
+        enclosing |= {"SLURM_STEP_NUM_TASKS": "7", "SLURM_TRES_PER_TASK": "cpu:7"}
         submitter = {**environment(cluster), **enclosing, **more}
         done = subprocess.run(words, cwd=ROOT, env=submitter, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
