@@ -24,8 +24,8 @@ class ArraySubmission(Submission):
     """One array, from a folder with its script; how far it came is noted there and in the run of each task."""
 
     def __init__(self, desk: Path, options: Sequence[str], runs: Sequence[Path] = ()) -> None:
-        super().__init__(desk)
-        self.options, self.runs = options, runs
+        super().__init__(desk, options)
+        self.runs = runs
 
     def send(self) -> str:
         return self.ask(["sbatch", "--hold", "--parsable", *self.options, str(self.run / SCRIPT)])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import signal
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,12 +17,14 @@ from pathlib import Path
 from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
+from launch.bad_nodes import node_that_ended
 from launch.door import run_in_background
 from launch.execute import logs_flag
 from launch.queue_worker import unfinished_runs
 from launch.resubmit import typed_flags
-from launch.slurm import LIVE, WAITS, Answer, Job, ask_for_jobs, standing
+from launch.slurm import LIVE, NEVER, WAITS, Answer, Job, ask, ask_for_jobs, standing
 from launch.submit import Submission, need_slurm
+from runs.causes import ask_slurm
 from runs.files import append_row
 from runs.folder import RunError, RunFolder
 from runs.reading import Run, find_run
@@ -29,14 +33,17 @@ PATIENCE = 20.0  # seconds in which a cancelled run may save its state while we 
 STOPS = "interrupted"  # how a run that was told to end calls it
 
 
-def chosen(prog: str, purpose: str, argv: list[str]) -> tuple[list[Run], Answer]:
+def chosen(options: Namespace) -> tuple[list[Run], Answer]:
     """The runs that were named, each once, and what Slurm says of them."""
-    parser = CommandParser(prog, purpose)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="id, name, job, path, or last")
-    options = parser.parse_args(argv)
     found = [find_run(Path(options.logs_dir).absolute(), word) for word in options.runs]
     runs = list({run.path.resolve(): run for run in found}.values())
     return runs, ask_for_jobs(runs)
+
+
+def command(name: str, purpose: str) -> CommandParser:
+    parser = CommandParser(f"python -m launch {name}", purpose)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="id, name, job, path, or last")
+    return parser
 
 
 def each(runs: list[Run], answer: Answer, act: Callable[[Run, Answer], str]) -> int:
@@ -53,7 +60,7 @@ def each(runs: list[Run], answer: Answer, act: Callable[[Run, Answer], str]) -> 
 
 def cancel(argv: list[str]) -> int:
     purpose = "End runs for good: a running one saves its state first, a waiting one leaves the queue."
-    runs, answer = chosen("python -m launch cancel", purpose, argv)
+    runs, answer = chosen(command("cancel", purpose).parse_args(argv))
     status = each(runs, answer, cancel_one)
     wait_for_ends([run for run in runs if Run(run.path).submission.get("state") == "cancelled"])
     return status
@@ -142,17 +149,23 @@ def close_cancelled(run: Run) -> bool:
 
 def requeue(argv: list[str]) -> int:
     purpose = "Put runs back into the queue; each goes on from its last state, in its own folder."
-    runs, answer = chosen("python -m launch requeue", purpose, argv)
-    return each(runs, answer, requeue_one)
+    parser = command("requeue", purpose)
+    parser.add_argument(
+        "--exclude_nodes",
+        metavar="NODES",
+        help="start elsewhere: last (the node of its last attempt), or names such as n1,n[3-4]",
+    )
+    options = parser.parse_args(argv)
+    return each(*chosen(options), lambda run, answer: requeue_one(run, answer, options.exclude_nodes))
 
 
-def requeue_one(run: Run, answer: Answer) -> str:
+def requeue_one(run: Run, answer: Answer, exclude: str | None = None) -> str:
     job, now = answer.job_of(run), standing(run, answer)
     if now.state == "finished":
         again = f"python -m launch resubmit {shlex.quote(run.run_id)}{logs_flag(run.path.parent.parent)}"
         raise UserError(f"it is finished; {again} runs it once more.")
     if job is not None and not job.is_over:
-        return requeue_job(run, job)
+        return requeue_job(run, job, exclude)
     if run.is_held:
         raise UserError(f"it runs on {shown(host_of(run))} without a job, so there is nothing to put into a queue.")
     if answer.problem:
@@ -161,22 +174,62 @@ def requeue_one(run: Run, answer: Answer) -> str:
         raise UserError(f"it has no job script of its own; what goes on is: {command_that_goes_on(run)}")
     step = RunFolder(run.path).newest_step
     if not asks_slurm(run):
+        if exclude is not None:
+            raise UserError(f"--exclude_nodes is {shown(exclude)}: it runs on this machine, and not on nodes of Slurm.")
         if run.path in unfinished_runs(run.path.parent.parent):
             raise UserError("it is in the queue of this machine: python -m launch queue goes on with it.")
         return f"started again as process {run_in_background(run.path)} of this machine; it goes on from step {step}."
     need_slurm(f"bash {shlex.quote(str(run.path / 'job_script.slurm'))} runs it here and now")
-    return f"submitted again as job {Submission(run.path).submit()}; it goes on from step {step}."
+    options, elsewhere = [], ""
+    if exclude is not None:
+        script = (run.path / "job_script.slurm").read_text(errors="replace")
+        before = re.findall(r"^#SBATCH +(?:--exclude[= ]|-x[= ]?) *(\S+)", script, re.MULTILINE)
+        nodes = nodes_to_avoid(run, exclude)
+        options, elsewhere = [f"--exclude={','.join([*before[-1:], nodes])}"], f", not on {nodes}"
+    return f"submitted again as job {Submission(run.path, options).submit()}; it goes on from step {step}{elsewhere}."
 
 
-def requeue_job(run: Run, job: Job) -> str:
-    submission = Submission(run.path)
-    if job.state in WAITS:
-        if job.reason != "JobHeldUser":
-            return f"job {job.name} waits already ({job.reason})."
+def requeue_job(run: Run, job: Job, exclude: str | None = None) -> str:
+    """The same job goes on, without the nodes to `exclude`."""
+    submission, waits = Submission(run.path), job.state in WAITS
+    nodes = nodes_to_avoid(run, exclude) if exclude is not None else ""
+    if waits and job.reason in NEVER:
+        why = f"python -m launch why {shlex.quote(run.run_id)}{logs_flag(run.path.parent.parent)}"
+        raise UserError(f"job {job.name} waits, but can never start ({job.reason}): {why} says what to do.")
+    if not waits:
+        submission.ask(["scontrol", "requeue", job.name])
+    if nodes:
+        before = ask_slurm("job", job.name).get("ExcNodeList", "(null)")
+        both = nodes if before in ("(null)", "") else f"{before},{nodes}"
+        submission.ask(["scontrol", "update", f"JobId={job.name}", f"ExcNodeList={both}"])
+    elsewhere = f" It will not start on {nodes}." if nodes else ""
+    if not waits:
+        return f"job {job.name} saves its state, goes back into the queue and goes on from there.{elsewhere}"
+    if not job.is_held:
+        return f"job {job.name} waits already ({job.reason}).{elsewhere}"
+    try:
         submission.ask(["scontrol", "release", job.name])
-        return f"job {job.name} was held, and is released."
-    submission.ask(["scontrol", "requeue", job.name])
-    return f"job {job.name} saves its state, goes back into the queue and goes on from there."
+    except UserError as error:
+        ask_them = "only those who run the cluster can release it: ask them, or cancel it."
+        raise UserError(f"job {job.name} is held ({job.reason}), and {error}: {ask_them}") from None
+    submission.note_if_possible("released", error=None)
+    held_by = "" if job.reason == "JobHeldUser" else f" ({job.reason})"
+    return f"job {job.name} was held{held_by}, and is released.{elsewhere}"
+
+
+def nodes_to_avoid(run: Run, exclude: str) -> str:
+    """The nodes that --exclude_nodes names, as Slurm wants them."""
+    if exclude != "last":
+        _, problem = ask("scontrol", "show", "node", exclude)
+        if problem or not exclude:
+            raise UserError(f"--exclude_nodes is {shown(exclude)}: Slurm has no such nodes; sinfo -N lists them.")
+        return exclude
+    if not run.attempts:
+        raise UserError("--exclude_nodes is last: it has no attempt yet; name the nodes, as in n1,n[3-4].")
+    if node := node_that_ended(run.attempts[-1]):
+        return node
+    there = shown(str(run.attempts[-1].get("nodes") or host_of(run)))
+    raise UserError(f"--exclude_nodes is last: which node of {there} ended its last attempt is not known; name it.")
 
 
 def goes_on(run: Run) -> bool:

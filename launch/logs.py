@@ -17,7 +17,7 @@ from runs.reading import Run, find_run, seconds_of
 
 FOLLOWED = 40  # lines shown before following
 PAUSE = 0.5  # seconds between two looks into the files
-ASKED = 15.0  # seconds between two questions to Slurm
+ASKED = 30.0  # seconds between two questions to Slurm about a run whose folder says the same: sites forbid more
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def mark_of(log: RunLog, run: Run, part: Part) -> str:
 
 def follow(run: Run, log: RunLog, began: float) -> None:
     """Print what comes until the run has ended; a run that is queued again is waited for."""
-    asked, ended = 0.0, False
+    asked, ended, before = 0.0, False, ""
     while True:
         for part in log.read():
             if part.began != began:
@@ -169,9 +169,9 @@ def follow(run: Run, log: RunLog, began: float) -> None:
             print("\n".join(part.lines), flush=True)
         if ended:
             return
-        if time.monotonic() - asked > ASKED or Run(run.path).state not in LIVE:
-            asked = time.monotonic()
-            fresh = Run(run.path)
+        fresh = Run(run.path)
+        if time.monotonic() - asked > ASKED or fresh.state != before:
+            asked, before = time.monotonic(), fresh.state
             now = standing(fresh, ask_for_jobs([fresh]))
             ended = now.state not in LIVE and not (now.state == "interrupted" and settling(fresh))
         time.sleep(PAUSE)

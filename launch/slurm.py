@@ -5,9 +5,11 @@ Nothing here needs accounting: squeue alone is asked, which also knows jobs that
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,7 +17,7 @@ from datetime import datetime
 from config.flags import shown
 from launch.submit import clean_environment
 from runs.causes import REFUSED
-from runs.reading import Run, seconds_of
+from runs.reading import START_UP, Run, seconds_of
 
 PATIENCE = 5.0  # seconds: who looks at a table does not want to wait for a controller that is down
 INSTEAD = "states are as the run folders tell"
@@ -33,8 +35,11 @@ GONE = {  # Slurm's word for a job that is over -> ours
     "COMPLETED": "interrupted",  # though its run is not finished
 }
 WAITS = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+HOLDS = ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+NEVER = ("BadConstraints", "DependencyNeverSatisfied")  # reasons of jobs that wait for what will not come
 ENDS = ("COMPLETING", "SIGNALING", "STAGE_OUT")
 CAUSED = ("interrupted", "failed", "killed")
+AFTER = {"finished": "is finished", "failed": "has failed"}  # submission.json's word for what a run waits for
 STOPPED = ("SUSPENDED", "STOPPED")
 LIVE = ("running", "silent", "starting", "suspended", "waiting", "queued again", "held")
 STATES = (
@@ -59,14 +64,25 @@ class Job:
     def is_over(self) -> bool:
         return self.state in GONE
 
+    @property
+    def is_held(self) -> bool:
+        """Slurm's words: JobHeldUser, JobHoldMaxRequeue, launch failed requeued held, job requeued in held state."""
+        return self.state in HOLDS or self.reason.startswith("JobHold") or "held" in self.reason.lower()
+
+    @property
+    def expected(self) -> str:
+        """When Slurm means to start it; of a job that is not scheduled it may name a moment that is past."""
+        return self.start if self.state in WAITS and not self.is_held and began(self) > time.time() else ""
+
 
 @dataclass(frozen=True)
 class Answer:
-    """All jobs by name; `problem` says why they could not be asked for."""
+    """All jobs by name; `problem` says why they could not be asked for; `time`: when that was."""
 
     jobs: dict[str, Job] = field(default_factory=dict)
     problem: str = ""
     cluster: str = ""
+    time: float = math.inf
 
     def job_of(self, run: Run) -> Job | None:
         """The run's job. Two clusters may share a file system, and their jobs have the same numbers."""
@@ -80,14 +96,21 @@ class Answer:
         other = str(run.job.get("cluster", ""))
         return not self.problem and (not other or other == self.cluster)
 
+    def is_older(self, run: Run) -> bool:
+        """Whether the run was submitted, began or ended since, so that its folder knows more."""
+        last = run.attempts[-1] if run.attempts else {}
+        times = (run.submission.get("time"), last.get("start"), last.get("end"))
+        return max(map(seconds_of, times)) > self.time
+
 
 @dataclass(frozen=True)
 class Standing:
-    """A run's state, what there is to add to it, and its nodes."""
+    """A run's state, what there is to add to it, its nodes, and when Slurm means to start it (Slurm's text)."""
 
     state: str
     detail: str = ""
     nodes: str = ""
+    expected: str = ""
 
     def __str__(self) -> str:
         between = " " if self.detail.startswith("for ") else ": "
@@ -122,11 +145,12 @@ def ask_for_jobs(runs: Iterable[Run]) -> Answer:
                 owners.add(str(os.getuid()))
     if not owners:
         return Answer()
+    asked = time.time()
     everything = ("--noheader", "--array", "--all", "--states=all", f"--user={','.join(sorted(owners))}")
     said, problem = ask("squeue", *everything, f"--format={'|'.join(FIELDS)}")
     if problem:
-        return Answer(problem=problem)
-    return Answer(read_jobs(said), cluster=own_cluster() if clusters - {None} else "")
+        return Answer(problem=problem, time=asked)
+    return Answer(read_jobs(said), cluster=own_cluster() if clusters - {None} else "", time=asked)
 
 
 def read_jobs(said: str) -> dict[str, Job]:
@@ -150,15 +174,17 @@ def standing(run: Run, answer: Answer, state: str = "") -> Standing:
     state = state or run.state
     last = run.attempts[-1] if run.attempts else {}
     nodes = str(last.get("nodes") or last.get("host") or "")
-    job = None if state == "finished" else answer.job_of(run)
+    if state == "finished" or answer.is_older(run):
+        return Standing(state, detail_of(run, state), nodes)
+    job = answer.job_of(run)
     if job is None:
         if state == "waiting" and run.job_name is not None and answer.is_about(run):
             return Standing("lost", "its job left the queue without a word")
         return Standing(state, detail_of(run, state), nodes)
     if job.state in WAITS:
-        if "Held" in job.reason:
+        if job.is_held:
             return Standing("held", job.reason)
-        return Standing("queued again" if run.attempts else "waiting", "" if job.reason == "None" else job.reason)
+        return Standing("queued again" if run.attempts else "waiting", waits_for(run, job), expected=job.expected)
     nodes = job.nodes or nodes
     if job.state in STOPPED:
         return Standing("suspended", "", nodes)
@@ -171,17 +197,37 @@ def standing(run: Run, answer: Answer, state: str = "") -> Standing:
     if state in ("running", "silent"):
         return Standing(state, detail_of(run, state), nodes)
     if state == "killed" and seconds_of(last.get("start")) >= began(job):  # on a node whose locks are not seen here
-        return Standing("silent", detail_of(run, "silent"), nodes)
+        alive = "silent" if run.is_silent else "running"
+        return Standing(alive, detail_of(run, alive), nodes)
     told = run.submission.get("time") if state == "cancelled" else last.get("end")
     if job.state in ENDS or (told is not None and seconds_of(told) >= began(job)):
         return Standing(state, detail_of(run, state), nodes)
-    return Standing("starting", "", nodes)
+    quiet = time.time() - max(began(job), run.last_line)
+    return Standing(*("silent", f"for {duration(quiet)}") if quiet > START_UP else ("starting", ""), nodes)
+
+
+def waits_for(run: Run, job: Job) -> str:
+    """Slurm's reason; of a run that was submitted to follow another one, which."""
+    reason = "" if job.reason == "None" else job.reason
+    if reason == "Dependency" and (before := follows(run)):
+        return before
+    return f"{reason}, so it never starts" if reason in NEVER else reason
+
+
+def follows(run: Run) -> str:
+    """The end of which run it waits for, as in `until try_20261116-123000_2e65ff is finished`; empty for none."""
+    after = run.submission.get("after")
+    if not isinstance(after, dict):
+        return ""
+    return f"until {shown(str(after.get('run')))} {AFTER.get(str(after.get('if')), 'has ended')}"
 
 
 def detail_of(run: Run, state: str) -> str:
     """How long a silent run is silent, and what an attempt says of its end beyond the one word."""
     if state == "silent":
         return f"for {duration(run.silence)}"
+    if state == "waiting":
+        return follows(run)
     cause = str(run.attempts[-1].get("cause", "")) if run.attempts else ""
     if cause.startswith(REFUSED):
         return cause.removeprefix(REFUSED).partition(": ")[0]  # what is wrong, as in "--text_field is 'text'"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +21,15 @@ from rich.text import Text
 
 from config.command import CommandParser
 from config.flags import shown
+from launch.bad_nodes import BadNode, bad_node
 from launch.slurm import LIVE, STATES, Answer, Standing, ask_for_jobs, duration, standing
 from runs.reading import Run, all_runs, find_run, number, shortened
 
 NEWEST = 20  # runs shown beside the live ones
-SECONDS = 5.0  # between two looks of --watch
+SECONDS = 5.0  # between two looks of --watch into the run folders
+ASKED = 30.0  # seconds between two questions to Slurm at the least: sites forbid more
 SETTLED = ("finished", "stopped", "cancelled", "diverged", "failed", "out of memory", "not submitted")
+WATCH = f"look again and again [{SECONDS:g}]; Slurm is asked every {ASKED:g} at the most"
 HEADING = 8  # characters of a swept flag's name that are left at the least
 NUMBERS = ("step", "loss", "rate", "left", "tries")
 COLOURS = {
@@ -55,6 +61,7 @@ class Row:
             "state": self.standing.state,
             "detail": self.standing.detail or None,
             "node": self.standing.nodes or None,
+            "expected_start": self.standing.expected or None,
             "step": now.get("step"),
             "total_steps": now.get("total_steps"),
             "train_loss": now.get("train_loss"),
@@ -65,10 +72,20 @@ class Row:
         }
 
 
+@dataclass(frozen=True)
+class Seen:
+    """The rows to show, what Slurm said, how many runs there are beside them, and a node that ends attempts."""
+
+    rows: list[Row]
+    answer: Answer
+    more: int
+    bad: BadNode | None
+
+
 def status(argv: list[str]) -> int:
     options = parse(argv)
     if options.watch is None:
-        show(options)
+        show(look(options), options)
     else:
         watch(options)
     return 0
@@ -79,9 +96,7 @@ def parse(argv: list[str]) -> Namespace:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="id, name, job or path; nothing for all")
     parser.add_argument("--all", action="store_true", help=f"all runs, and not only the newest {NEWEST}")
     parser.add_argument("--state", choices=("live", *STATES), metavar="STATE", help=f"live, {', '.join(STATES)}")
-    parser.add_argument(
-        "--watch", nargs="?", type=pause, const=SECONDS, metavar="SECONDS", help=f"look again and again [{SECONDS:g}]"
-    )
+    parser.add_argument("--watch", nargs="?", type=pause, const=SECONDS, metavar="SECONDS", help=WATCH)
     parser.add_argument("--json", action="store_true", help="one JSON object a run, one line each")
     return parser.parse_args(argv)
 
@@ -96,54 +111,68 @@ def pause(word: str) -> float:
     return seconds
 
 
-def look(options: Namespace) -> tuple[list[Row], Answer, int]:
-    """The rows to show, what Slurm said, and how many runs there are beside them."""
+def look(options: Namespace, before: Answer | None = None) -> Seen:
+    """before: what Slurm said a short while ago, if that will do."""
     logs = Path(options.logs_dir)
     runs = [find_run(logs, word) for word in options.runs] or list(all_runs(logs))
     states = [(run, run.state) for run in runs]
-    answer = ask_for_jobs(run for run, state in states if state not in SETTLED)
+    answer = before or ask_for_jobs(run for run, state in states if state not in SETTLED)
     rows = [Row(run, standing(run, answer, state)) for run, state in states]
     rows.sort(key=lambda row: not row.is_live)  # all_runs has the newest first, and sorting keeps that
     if options.state:
         rows = [row for row in rows if row.standing.state == options.state or (options.state == "live" and row.is_live)]
+    bad = bad_node(all_runs(logs) if options.runs else runs)
     if options.runs or options.all or options.state:
-        return rows, answer, 0
+        return Seen(rows, answer, 0, bad)
     live = sum(row.is_live for row in rows)
-    return rows[: live + NEWEST], answer, max(0, len(rows) - live - NEWEST)
+    return Seen(rows[: live + NEWEST], answer, max(0, len(rows) - live - NEWEST), bad)
 
 
-def show(options: Namespace) -> None:
-    rows, answer, more = look(options)
+def show(seen: Seen, options: Namespace, more: str = "") -> None:
+    """more: a line below the table."""
     if options.json:
-        for row in rows:
+        for row in seen.rows:
             print(json.dumps({"name": row.run.name, **row.values()}, ensure_ascii=False))
-        if answer.problem:
-            print(answer.problem, file=sys.stderr)
+        if seen.answer.problem:
+            print(seen.answer.problem, file=sys.stderr)
         return
     console = Console()
-    console.print(picture(rows, answer, more, options, console.width), crop=False)
+    console.print(picture(seen, options, console.width, more), crop=False)
 
 
 def watch(options: Namespace) -> None:
     """The table, drawn anew until Ctrl-C; where it goes into a file, one below the other."""
     console = Console()
+    live = Live(console=console, auto_refresh=False, screen=True)
+    redrawn = console.is_terminal and not options.json
+    answer: Answer | None = None
     try:
-        if options.json or not console.is_terminal:
+        with live if redrawn else nullcontext():
             while True:
-                show(options)
-                sys.stdout.flush()
-                time.sleep(options.watch)
-        with Live(console=console, auto_refresh=False, screen=True) as live:
-            while True:
-                clock = Text(time.strftime("%H:%M:%S") + "  Ctrl-C ends this, not the runs", style="dim")
-                rows, answer, more = look(options)
-                live.update(Group(picture(rows, answer, more, options, console.width), clock), refresh=True)
+                recent = answer is not None and 0 <= time.time() - answer.time < ASKED
+                seen = look(options, answer if recent else None)
+                answer = seen.answer
+                if redrawn:
+                    clock = f"{time.strftime('%H:%M:%S')}  {age(answer, options.watch)}; Ctrl-C ends this, not the runs"
+                    live.update(picture(seen, options, console.width, clock), refresh=True)
+                else:
+                    show(seen, options, age(answer, options.watch))
+                    sys.stdout.flush()
                 time.sleep(options.watch)
     except KeyboardInterrupt:
         pass
 
 
-def picture(rows: Sequence[Row], answer: Answer, more: int, options: Namespace, width: int) -> Group:
+def age(answer: Answer, pause: float) -> str:
+    """How old what is shown may be."""
+    if math.isinf(answer.time):
+        return f"read from the run folders every {pause:g} s"
+    ago = max(0, round(time.time() - answer.time))
+    return f"Slurm's answer is {ago} s old (asked every {max(ASKED, pause):g} s, run folders every {pause:g} s)"
+
+
+def picture(seen: Seen, options: Namespace, width: int, last: str = "") -> Group:
+    rows, answer, more = seen.rows, seen.answer, seen.more
     lines: list[Any] = [table(rows, width)] if rows else []
     if not rows:
         which = f" whose state is {options.state}" if options.state else ""
@@ -153,6 +182,10 @@ def picture(rows: Sequence[Row], answer: Answer, more: int, options: Namespace, 
         lines.append(Text(f"and {more:,} older: --all shows them", style="dim"))
     if answer.problem:
         lines.append(Text(answer.problem, style="yellow"))
+    if seen.bad is not None:
+        lines.append(Text(seen.bad.sentence(), style="yellow"))
+    if last:
+        lines.append(Text(last, style="dim"))
     return Group(*lines)
 
 
@@ -198,6 +231,7 @@ def cells_of(row: Row, swept: Sequence[str]) -> dict[str, str]:
         **{name: shown(row.run.swept[name]) if name in row.run.swept else "" for name in swept},
         "job": shown(values["job"]) if values["job"] else "",
         "state": shown(str(row.standing)),
+        "starts": moment(row.standing.expected),
         "node": shown(values["node"]) if values["node"] else "",
         "step": steps(values["step"], values["total_steps"]),
         "loss": f"{loss:.3f}" if isinstance(loss, float | int) else "",
@@ -205,6 +239,15 @@ def cells_of(row: Row, swept: Sequence[str]) -> dict[str, str]:
         "left": duration(left) if isinstance(left, float | int) else "",
         "tries": str(values["attempts"] or ""),
     }
+
+
+def moment(text: str) -> str:
+    """A time of Slurm's as one reads it on the wall: 14:05, Thu 14:05, 2026-11-30."""
+    if not text:
+        return ""
+    then = datetime.fromisoformat(text)
+    days = (then.date() - datetime.now().date()).days
+    return then.strftime("%H:%M" if days < 1 else "%a %H:%M" if days < 7 else "%Y-%m-%d")
 
 
 def steps(step: Any, total: Any) -> str:

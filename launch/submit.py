@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,9 @@ def need_slurm(instead: str = "leave HEADER out to run here and now") -> None:
 class Submission:
     """`submission.json` of a run: what was asked for, and how far it came."""
 
-    def __init__(self, run: Path) -> None:
-        self.run = run
+    def __init__(self, run: Path, options: Sequence[str] = ()) -> None:
+        """options: words for sbatch, which win over the script's own lines."""
+        self.run, self.options = run, options
         self.record: dict[str, Any] = read_job(run / "submission.json")
 
     def note(self, state: str, **more: Any) -> None:
@@ -90,7 +92,7 @@ class Submission:
 
     def send(self) -> str:
         """Give the script to Slurm, held; the answer is JOB, or JOB;CLUSTER."""
-        return self.ask(["sbatch", "--hold", "--parsable", str(self.run / "job_script.slurm")])
+        return self.ask(["sbatch", "--hold", "--parsable", *self.options, str(self.run / "job_script.slurm")])
 
     def ask(self, words: list[str]) -> str:
         """What a command of Slurm answers; its complaint as a UserError."""

@@ -10,50 +10,16 @@ from typing import Any
 
 from config.command import CommandParser
 from config.flags import shown
+from launch.bad_nodes import BadNode, bad_node, node_that_ended
 from launch.control import command_that_goes_on, goes_on
 from launch.execute import logs_flag
 from launch.logs import tail_of
-from launch.slurm import Answer, Job, Standing, ask, ask_for_jobs, duration, standing
+from launch.reasons import explained
+from launch.slurm import Answer, Job, Standing, ask_for_jobs, duration, follows, standing
 from runs.causes import REFUSED
-from runs.reading import Run, find_run, seconds_of
+from runs.reading import Run, all_runs, find_run, seconds_of
 
 ERROR_LINES = 12
-# What Slurm says a job waits for; the first that the reason begins with counts.
-REASONS = {
-    "Priority": "other jobs come first",
-    "Resources": "it is the next, as soon as enough nodes, GPUs or memory are free",
-    "Dependency": "another job has to end first",
-    "DependencyNeverSatisfied": "the job it depends on failed, so it will never start: cancel it",
-    "JobHeldUser": "it is held; python -m launch requeue RUN lets it go",
-    "JobHeldAdmin": "an administrator holds it: ask them why",
-    "JobHoldMaxRequeue": "it was queued again too often, and Slurm holds it: look at its log, then release it",
-    "BeginTime": "its time to begin has not come; a job that was queued again waits a minute or two",
-    "PartitionTimeLimit": "it asks for more time than the partition gives: lower --time in its header",
-    "PartitionNodeLimit": "it asks for more nodes than the partition gives: lower --nodes in its header",
-    "PartitionDown": "its partition takes no jobs at the moment",
-    "PartitionInactive": "its partition takes no jobs at the moment",
-    "PartitionConfig": "the partition does not have what it asks for: look at its header",
-    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved, often for maintenance",
-    "Reservation": "its reservation has not begun",
-    "Licenses": "it waits for a licence",
-    "NodeDown": "a node that it needs is down",
-    "BadConstraints": "no node is as its --constraint asks for: correct the header",
-    "InvalidAccount": "its account is not valid: correct --account in the header",
-    "InvalidQOS": "its QOS is not valid: correct --qos in the header",
-    "AccountNotAllowed": "its account may not use this partition",
-    "QOSNotAllowed": "its QOS may not be used there",
-    "QOSMax": "you have as much running or waiting as its QOS allows: it starts when others of yours end",
-    "QOSGrp": "everybody together uses what its QOS has: it starts when others end",
-    "QOS": "a limit of its QOS is reached",
-    "AssocMax": "you have as much running as your account allows: it starts when others of yours end",
-    "AssocGrp": "your group uses what its account has: it starts when others end, or the budget is refilled",
-    "Assoc": "a limit of your account is reached",
-    "JobArrayTaskLimit": "as many tasks of its array run as were allowed at a time",
-    "launch failed requeued held": "its node could not start it, and Slurm holds it: scontrol release it",
-    "Prolog": "its node is being made ready",
-    "Cleaning": "what its last attempt left is being cleaned up",
-    "None": "Slurm has not looked at it yet",
-}
 CAUSES = {
     "finished": "finished",
     "interrupted: SIGTERM": "was told to end (SIGTERM: preempted, requeued or cancelled) and saved its state",
@@ -66,6 +32,7 @@ CAUSES = {
     "diverged": "diverged",
     "stopped by hand": "was stopped with Ctrl-C",
     "stopped": "stopped by itself",
+    "hung": "hung, and was ended: the stacks of its processes are in its log",
     "killed": "was killed without a word: kill -9, no memory, or a lost node",
 }
 MEMORY = re.compile(r"oom.?kill|out of memory|OutOfMemoryError|MemoryError|can.t allocate memory", re.IGNORECASE)
@@ -93,13 +60,16 @@ def story(run: Run, answer: Answer) -> list[str]:
         lines.append("It ended before it began to train.")
     if now.state == "cancelled" and run.submission.get("state") == "cancelled":
         lines.append(f"It was cancelled {clock(run.submission.get('time'))}.")
-    lines += present(run, now, job)
+    lines += present(run, now, answer)
     if answer.problem:
         lines.append(f"Slurm: {answer.problem}.")
     if now.state in ("failed", "killed", "out of memory", "not submitted", "lost", "diverged", "prepared"):
         lines += trouble(tail_of(run)) if not (run.attempts and mistake_in(run.attempts[-1])) else []
     lines += warnings(run)
-    return [*lines, f"next: {advice(run, now)}"]
+    bad = None if now.state in ("finished", "cancelled") else bad_node(all_runs(run.path.absolute().parent.parent))
+    if bad is not None:
+        lines.append(f"{bad.sentence(typed(run))}.")
+    return [*lines, f"next: {advice(run, now, job, bad)}"]
 
 
 def submission(run: Run) -> list[str]:
@@ -149,6 +119,8 @@ def ended(cause: str) -> str:
         return "failed"
     if cause.startswith("error: "):
         return f"failed with {shown(cause.removeprefix('error: '))}"
+    if cause.startswith("crashed: "):
+        return f"crashed ({shown(cause.removeprefix('crashed: '))})"
     return f"ended ({shown(cause)})"
 
 
@@ -158,46 +130,30 @@ def mistake_in(attempt: dict[str, Any]) -> str:
     return cause.removeprefix(REFUSED) if cause.startswith(REFUSED) else ""
 
 
-def present(run: Run, now: Standing, job: Job | None) -> list[str]:
+def present(run: Run, now: Standing, answer: Answer) -> list[str]:
     """What it waits for, or how it does."""
+    job = answer.job_of(run)
     if job is not None and now.state in ("waiting", "queued again", "held"):
-        lines = [f"Job {job.name} waits ({shown(job.reason)}): {reason_in_words(job.reason)}."]
-        if job.start not in ("N/A", ""):
-            lines.append(f"Slurm expects it to start {job.start.replace('T', ' at ')}.")
-        if job.reason.startswith(("Resources", "Priority", "ReqNodeNotAvail", "Partition", "None")):
-            lines += free_nodes(job.partition)
-        return lines
+        return explained(job) + predecessor(run, answer)
     step, total = run.heartbeat.get("step"), run.heartbeat.get("total_steps")
-    if now.state == "silent":
+    if now.state == "silent" and run.has_beaten:
         ago = duration(run.silence)
         return [f"Its last sign of life was {ago} ago, at step {step}: it hangs, or a step takes that long."]
+    if now.state == "silent":
+        said = f"{duration(time.time() - run.last_line)} ago" if run.last_line else "never"
+        return [f"It has made no step yet, and its log was last written to {said}: it hangs, or prepares data."]
     if now.state == "running" and step is not None:
         return [f"It is at step {step} of {total}; its last sign of life was {duration(run.silence)} ago."]
     return []
 
 
-def reason_in_words(reason: str) -> str:
-    exact = REASONS.get(reason)
-    return exact or next(
-        (words for name, words in REASONS.items() if reason.startswith(name)), "Slurm's own word for it"
-    )
-
-
-def free_nodes(partition: str) -> list[str]:
-    """How busy the partition is."""
-    said, problem = ask("sinfo", "--noheader", f"--partition={partition}", "--format=%D %T")
-    counts: dict[str, int] = {}
-    for line in said.splitlines():
-        count, _, marked = line.strip().partition(" ")
-        state = marked.rstrip("*~#!%$@^-+")  # marks of nodes that do not answer, sleep and the like
-        if count.isdigit() and state:
-            counts[state] = counts.get(state, 0) + int(count)
-    if problem or not counts:
+def predecessor(run: Run, answer: Answer) -> list[str]:
+    """The run that it was submitted to follow, and where that stands."""
+    if not (until := follows(run)):
         return []
-    total = sum(counts.values())
-    return [
-        f"Of {total} nodes in {shown(partition)}: {', '.join(f'{count} {state}' for state, count in counts.items())}."
-    ]
+    other = Run(run.path.parent / str(run.submission["after"].get("run")))
+    there = f"that one is {standing(other, answer)}" if other.path.is_dir() else "that one is gone"
+    return [f"It was submitted to wait {until}; {there}."]
 
 
 def trouble(log: str) -> list[str]:
@@ -231,11 +187,26 @@ def warnings(run: Run) -> list[str]:
     return lines
 
 
-def advice(run: Run, now: Standing) -> str:
+def typed(run: Run) -> str:
+    """The run as a command wants it."""
+    return shlex.quote(run.run_id) + logs_flag(run.path.absolute().parent.parent)
+
+
+def advice(run: Run, now: Standing, job: Job | None, bad: BadNode | None) -> str:
     """What to type."""
-    name = shlex.quote(run.run_id) + logs_flag(run.path.absolute().parent.parent)
+    name = typed(run)
     again = f"python -m launch resubmit {name}"
     going_on = f"python -m launch requeue {name}" if goes_on(run) else command_that_goes_on(run)
+    if goes_on(run) and bad is not None and run.attempts and node_that_ended(run.attempts[-1]) == bad.name:
+        going_on += f" --exclude_nodes {shlex.quote(bad.name)}"
+    if job is not None and now.state in ("waiting", "queued again", "held"):
+        give_up = f"python -m launch cancel {name}"
+        if job.reason == "BadConstraints":
+            return f"{give_up}, then {again} --header … with one that asks for less"
+        if job.reason == "DependencyNeverSatisfied":
+            return f"scontrol update JobId={job.name} Dependency= (it starts all the same), or {give_up}"
+        if job.reason == "JobHeldAdmin":
+            return f"ask those who run the cluster, or {give_up}"
     if run.attempts and now.state == "failed" and (flag := FLAG.search(mistake_in(run.attempts[-1]))):
         saved = any(run.path.glob("checkpoints/step_*.ckpt"))  # the same command would fail again
         return f"{command_that_goes_on(run)} --{flag[1]}=…" if saved else f"{again} --set {flag[1]}=…"

@@ -12,6 +12,7 @@ import platform
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from runs.files import rows_of
 
 WAITING = ("submitting", "held", "released")
 SILENCE = 120.0  # seconds without a heartbeat, and ten times a step, after which a run is called silent
+START_UP = 600.0  # seconds without a line in its log after which one that has no step yet is called silent
 BEAT = 10.0  # seconds between heartbeats, where steps are shorter
 
 
@@ -148,14 +150,38 @@ class Run:
         return self.holder != 0
 
     @property
+    def started(self) -> float:
+        """When the newest attempt began, in seconds since the epoch; 0 where there is none."""
+        return seconds_of(self.attempts[-1].get("start")) if self.attempts else 0.0
+
+    @property
+    def has_beaten(self) -> bool:
+        """Whether the heartbeat is of the newest attempt, and not of one before it."""
+        return bool(self.heartbeat) and number(self.heartbeat.get("time"), 0.0) >= self.started
+
+    @cached_property
+    def last_line(self) -> float:
+        """When something was written into a log of the run, in seconds since the epoch; 0 where there is none.
+
+        Progress bars of data that is prepared come into the job's own log alone.
+        """
+        logs = [*self.path.glob("*.log"), *self.path.glob("submitit/*_log.*"), Path(str(self.job.get("log", "")))]
+        times = [0.0]
+        for log in logs:
+            with suppress(OSError):
+                times.append(log.stat().st_mtime)
+        return max(times)
+
+    @property
     def silence(self) -> float:
-        """Seconds since the last sign of life, a start being one."""
-        started = seconds_of(self.attempts[-1].get("start")) if self.attempts else 0.0
-        return max(0.0, time.time() - max(started, number(self.heartbeat.get("time"), 0.0)))
+        """Seconds since the last sign of life: a start, a heartbeat or, before the first of those, a line of a log."""
+        sign = number(self.heartbeat.get("time"), 0.0) if self.has_beaten else self.last_line
+        return max(0.0, time.time() - max(self.started, sign))
 
     @property
     def is_silent(self) -> bool:
-        return self.silence > max(SILENCE, 10 * number(self.heartbeat.get("step_seconds"), 0.0))
+        step = number(self.heartbeat.get("step_seconds"), 0.0)
+        return self.silence > (max(SILENCE, 10 * step) if self.has_beaten else START_UP)
 
     @property
     def state(self) -> str:
@@ -168,7 +194,7 @@ class Run:
         if "start" in last and "end" not in last:
             elsewhere = last.get("host") != platform.node()  # and its lock may not be seen here
             if self.is_held or (elsewhere and self.heartbeat and not self.is_silent):
-                return "silent" if self.heartbeat and self.is_silent else "running"
+                return "silent" if self.is_silent else "running"
         ended = state_of(str(last.get("cause", "killed"))) if last else "prepared"
         if ended == "finished":
             return ended
@@ -213,8 +239,8 @@ def state_of(cause: str) -> str:
     """The word for how an attempt ended."""
     kinds = {
         "finished": ("finished",),
-        "interrupted": ("interrupted", "time limit", "preempted", "requeued"),
-        "killed": ("killed", "node failure"),
+        "interrupted": ("interrupted", "time limit", "preempted", "requeued", "hung"),
+        "killed": ("killed", "node failure", "crashed"),
         "stopped": ("stopped",),
         "cancelled": ("cancelled",),
         "diverged": ("diverged",),

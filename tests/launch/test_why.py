@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from launch.__main__ import main
-from launch.why import REASONS, reason_in_words, trouble
+from launch.reasons import REASONS, reason_in_words
+from launch.why import trouble
 from tests.launch.written import Programs, began, ended, logs, programs, stamp, write_run
 
 __all__ = ["logs", "programs"]
@@ -51,7 +52,7 @@ def test_each_attempt_is_a_sentence(logs: Path, programs: Programs, capsys: pyte
         ("JobHeldUser", "it is held; python -m launch requeue RUN lets it go"),
         ("BeginTime", "its time to begin has not come"),
         ("PartitionTimeLimit", "it asks for more time than the partition gives: lower --time"),
-        ("DependencyNeverSatisfied", "the job it depends on failed, so it will never start"),
+        ("DependencyNeverSatisfied", "the job it depends on did not end as it had to, so it will never start"),
         ("SomethingNew", "Slurm's own word for it"),
     ],
 )

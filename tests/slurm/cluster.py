@@ -46,6 +46,7 @@ SelectTypeParameters=CR_Core_Memory
 SlurmdParameters=config_overrides
 ReturnToService=2
 MpiDefault=none
+Prolog={folder}/prolog
 JobRequeue=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -102,6 +103,9 @@ class Cluster:
             folder=self.folder, controller_port=first, first_node_port=first + 1, last_node_port=first + len(NODES)
         )
         self.configuration.write_text(text)
+        prolog = self.folder / "prolog"
+        prolog.write_text(f"#!/bin/bash\n[[ ! -e {self.broken('$SLURMD_NODENAME')} ]]\n")
+        prolog.chmod(0o755)
         self.name_nodes()
         self.start_munge()
         self.run("slurmctld", "-c")
@@ -118,6 +122,20 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the nodes are {self.states()}: see {self.folder}/slurmctld.log")
             time.sleep(0.2)
+
+    def broken(self, node: str) -> Path:
+        """While there is such a file, the prolog of every job fails on the node."""
+        return self.folder / f"broken-{node}"
+
+    def drain(self, node: str, reason: str) -> None:
+        self.run("scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}")
+
+    def repair(self) -> None:
+        """Let all nodes take jobs again."""
+        for node in NODES:
+            self.broken(node).unlink(missing_ok=True)
+            with suppress(RuntimeError):  # it takes jobs already
+                self.run("scontrol", "update", f"nodename={node}", "state=resume")
 
     def stop_jobs(self) -> None:
         """Cancel all jobs and wait until their processes are gone."""

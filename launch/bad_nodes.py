@@ -1,0 +1,67 @@
+"""Nodes that end attempts: which one did so of late while no other did, by attempts.jsonl of the runs."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from config.flags import shown
+from runs.reading import Run, seconds_of
+
+DAYS = 7  # that count
+RUNS = 200  # the newest, whose attempts are looked at
+FAILURES = 2  # in a row on one node, none elsewhere
+FAULTS = ("node failure", "killed", "crashed", "hung")  # ends that a node is often to blame for
+ERRORS = ("error", "out of memory")  # ends of a run's own making, unless runs end well elsewhere
+
+
+@dataclass(frozen=True)
+class BadNode:
+    """A node whose last attempts failed. runs: their ids."""
+
+    name: str
+    runs: tuple[str, ...]
+
+    def sentence(self, run: str = "RUN") -> str:
+        """run: as it is typed after `requeue`."""
+        whose = ", ".join(dict.fromkeys(map(shown, self.runs)))
+        return (
+            f"{shown(self.name)} ended {len(self.runs)} attempts in {DAYS} days ({whose}), no other node did any: "
+            f"python -m launch requeue {run} --exclude_nodes {shown(self.name)}"
+        )
+
+
+def node_that_ended(attempt: dict[str, Any]) -> str:
+    """The node of the process whose end was the attempt's: the one that is named, or the only one; else nothing."""
+    named, nodes = attempt.get("ended_on"), attempt.get("nodes")
+    if isinstance(named, str) and named:
+        return named
+    return nodes if isinstance(nodes, str) and not re.search(r"[,\[]", nodes) else ""
+
+
+def bad_node(runs: Iterable[Run]) -> BadNode | None:
+    """runs: the newest first."""
+    since = time.time() - DAYS * 86400
+    ends = []
+    for run in islice(runs, RUNS):
+        for attempt in run.attempts:
+            when, node = seconds_of(attempt.get("end")), node_that_ended(attempt)
+            if when > since and node:
+                cluster = str(attempt.get("cluster") or run.job.get("cluster", ""))
+                ends.append((when, cluster, node, str(attempt.get("cause", "")), run.run_id))
+    ends.sort()
+    ends = [end for end in ends if end[1] == ends[-1][1]]  # the nodes of two clusters may have the same names
+    for causes in (FAULTS, FAULTS + ERRORS):
+        failed = [(node, run) for _, _, node, cause, run in ends if cause.startswith(causes)]
+        if len({node for node, _ in failed}) != 1:
+            continue
+        bad = failed[0][0]
+        latest = [cause for _, _, node, cause, _ in ends if node == bad][-FAILURES:]
+        well_elsewhere = any(node != bad for _, _, node, _, _ in ends)
+        if sum(cause.startswith(causes) for cause in latest) == FAILURES and (causes is FAULTS or well_elsewhere):
+            return BadNode(bad, tuple(run for _, run in failed))
+    return None
