@@ -183,12 +183,14 @@ def standing(run: Run, answer: Answer, state: str = "") -> Standing:
         return Standing(state, detail_of(run, state), nodes)
     if job.state in WAITS:
         if job.is_held:
-            return Standing("held", job.reason)
+            return Standing("held", job.state if job.reason == "None" else job.reason)
         return Standing("queued again" if run.attempts else "waiting", waits_for(run, job), expected=job.expected)
     nodes = job.nodes or nodes
     if job.state in STOPPED:
         return Standing("suspended", "", nodes)
     if job.is_over:
+        if str(last.get("cause")).startswith("crashed"):  # which says more than Slurm's FAILED
+            return Standing(state, detail_of(run, state), nodes)
         if state in ("waiting", "running", "silent", "killed", "interrupted", "prepared"):
             over = GONE[job.state]
             said = "" if over == job.state.replace("_", " ").lower() else job.state

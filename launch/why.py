@@ -207,6 +207,8 @@ def advice(run: Run, now: Standing, job: Job | None, bad: BadNode | None) -> str
             return f"scontrol update JobId={job.name} Dependency= (it starts all the same), or {give_up}"
         if job.reason == "JobHeldAdmin":
             return f"ask those who run the cluster, or {give_up}"
+        if job.reason == "JobHoldMaxRequeue":
+            return f"python -m launch logs {name} --lines 50, then python -m launch requeue {name}"
     if run.attempts and now.state == "failed" and (flag := FLAG.search(mistake_in(run.attempts[-1]))):
         saved = any(run.path.glob("checkpoints/step_*.ckpt"))  # the same command would fail again
         return f"{command_that_goes_on(run)} --{flag[1]}=…" if saved else f"{again} --set {flag[1]}=…"

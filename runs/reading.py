@@ -165,11 +165,11 @@ class Run:
 
         Progress bars of data that is prepared come into the job's own log alone.
         """
-        logs = [*self.path.glob("*.log"), *self.path.glob("submitit/*_log.*"), Path(str(self.job.get("log", "")))]
         times = [0.0]
-        for log in logs:
+        own = self.job.get("log")
+        for log in (*self.path.glob("*.log"), *self.path.glob("submitit/*_log.*"), *([own] if own else [])):
             with suppress(OSError):
-                times.append(log.stat().st_mtime)
+                times.append(os.stat(str(log)).st_mtime)
         return max(times)
 
     @property

@@ -210,6 +210,60 @@ def test_a_running_a_waiting_and_a_held_job(logs: Path, programs: Programs, caps
     assert programs.told("scontrol") == ["requeue 7", "release 9"]
 
 
+def test_only_those_who_run_the_cluster_release_what_they_hold(logs: Path, programs: Programs, capsys: Any) -> None:
+    programs.queue("7|PENDING|JobHeldAdmin||main|N/A", "8|PENDING|JobHoldMaxRequeue||main|N/A",
+                   "9|PENDING|BadConstraints||main|N/A")  # fmt: skip
+    programs.put("scontrol", "[[ $2 != 7 ]] || { echo 'Access/permission denied' >&2; exit 1; }")
+    names = [write_run(logs, f"r{job}", submission=SENT | {"job": str(job)}, number=job).name for job in (7, 8, 9)]
+    lines = told(capsys, logs, "requeue", "r7", "r8", "r9", status=1).splitlines()
+    assert sorted(lines) == [
+        f"{names[0]}: job 7 is held (JobHeldAdmin), and scontrol refused (Access/permission denied): only those who "
+        "run the cluster can release it: ask them, or cancel it.",
+        f"{names[1]}: job 8 was held (JobHoldMaxRequeue), and is released.",
+        f"{names[2]}: job 9 waits, but can never start (BadConstraints): python -m launch why {names[2]} --logs_dir "
+        f"{logs} says what to do.",
+    ]
+
+
+def test_nodes_are_excluded_beside_those_that_were(logs: Path, programs: Programs, capsys: Any) -> None:
+    programs.queue("7|RUNNING|None|n1|main|N/A", "8|PENDING|Priority||main|N/A")
+    programs.put("scontrol", "[[ $1 != show ]] || echo JobId=1 ExcNodeList=n[7-8]")
+    programs.put("sbatch", "echo 12")
+    for job, more in ((7, {}), (8, {"nodes": "n[1-2]", "ended_on": "n2"})):
+        write_run(logs, f"r{job}", began(1, nodes="n1") | more, ended(1, "hung"), job={"job": str(job)}, number=job)
+    assert (
+        told(capsys, logs, "requeue", "r7", "r8", "--exclude_nodes", "last")
+        .splitlines()[1]
+        .endswith(": job 8 waits already (Priority). It will not start on n2.")
+    )
+    asked = [words for words in programs.told("scontrol") if not words.startswith("show")]
+    assert asked == ["requeue 7", "update JobId=7 ExcNodeList=n[7-8],n1", "update JobId=8 ExcNodeList=n[7-8],n2"]
+    run = write_run(logs, "gone", began(1, nodes="n1"), ended(1, "hung"), job={"job": "9"}, number=9)
+    script = f"#!/bin/bash\n#SBATCH --exclude=n3\nexport EBT_JOB_RUN_DIR={shlex.quote(str(run))}\n"
+    (run / "job_script.slurm").write_text(script)
+    said = told(capsys, logs, "requeue", "gone", "--exclude_nodes", "n[4-5]")
+    assert said == f"{run.name}: submitted again as job 12; it goes on from step 0, not on n[4-5].\n"
+    assert programs.told("sbatch") == [f"--hold --parsable --exclude=n3,n[4-5] {run / 'job_script.slurm'}"]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "nodes", "sentence"),
+    [
+        (None, "last", "--exclude_nodes is last: it has no attempt yet; name the nodes, as in n1,n[3-4]."),
+        ({"nodes": "n[1-2]"}, "last", "which node of n[1-2] ended its last attempt is not known; name it."),
+        ({"nodes": "n1"}, "n99", "--exclude_nodes is n99: Slurm has no such nodes; sinfo -N lists them."),
+    ],
+)
+def test_nodes_that_cannot_be_excluded(
+    logs: Path, programs: Programs, capsys: Any, attempt: dict[str, Any] | None, nodes: str, sentence: str
+) -> None:
+    programs.queue("7|RUNNING|None|n1|main|N/A")
+    programs.put("scontrol", "[[ $2 != node ]] || { echo 'Node n99 not found'; exit 1; }")
+    write_run(logs, "one", *([] if attempt is None else [began(1) | attempt]), job={"job": "7"})
+    assert sentence in told(capsys, logs, "requeue", "one", "--exclude_nodes", nodes, status=1)
+    assert not [words for words in programs.told("scontrol") if words.startswith(("requeue", "update"))]
+
+
 def test_a_job_that_is_gone_is_submitted_again(logs: Path, programs: Programs, capsys: Any) -> None:
     programs.queue()
     programs.put("sbatch", "echo 12")

@@ -149,6 +149,23 @@ def test_following_through_a_requeue_to_the_end(
     assert sum("────" in line for line in lines) == 2
 
 
+def test_following_a_run_that_waits_does_not_ask_slurm_twice_a_second(
+    logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs.queue("7|PENDING|BeginTime||main|N/A")
+    run = write_run(logs, "one", began(1, job="7"), ended(1, "requeued", 40), job={"job": "7"})
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 20:
+            append_row(run / "attempts.jsonl", ended(1, "finished", 0))
+
+    monkeypatch.setattr("launch.logs.time.sleep", sleep)
+    assert main(["logs", "-f", "--logs_dir", str(logs), "one"]) == 0
+    assert len(pauses) >= 20 and len(programs.told("squeue")) == 2, "at first, and when its folder says something else"
+
+
 def test_the_mark_is_read_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     inside: Callable[[str, str], None] = monkeypatch.setenv
     for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from launch import slurm
 from launch.__main__ import main
 from launch.slurm import FIELDS, GONE, STATES, WAITS, Answer, Job, read_jobs, standing
-from launch.status import compact
+from launch.status import compact, moment
 from runs.reading import Run, shortened
 from tests.launch.written import Programs, began, ended, logs, programs, stamp, write_run
 
@@ -38,6 +40,7 @@ def row(capsys: pytest.CaptureFixture[str], logs: Path, *words: str) -> dict[str
 
 HOUR_AGO = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 3600))
 FIRST = began(1, 900, job="7")
+AFTER = {"after": {"run": "first_1_2", "if": "finished"}}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,15 @@ FIRST = began(1, 900, job="7")
         ([], SENT, "7|PENDING|Priority||main|N/A", "waiting: Priority"),
         ([], SENT, "7|PENDING|None||main|N/A", "waiting"),
         ([], SENT, "7|PENDING|JobHeldUser||main|N/A", "held: JobHeldUser"),
-        ([], SENT, "7|RUNNING|None|n1|main|HOUR_AGO", "starting"),
+        ([], SENT, "7|PENDING|launch failed requeued held||main|HOUR_AGO", "held: launch failed requeued held"),
+        ([], SENT, "7|PENDING|job requeued in held state||main|HOUR_AGO", "held: job requeued in held state"),
+        ([FIRST, ended(1, "killed")], SENT, "7|PENDING|JobHoldMaxRequeue||main|HOUR_AGO", "held: JobHoldMaxRequeue"),
+        ([], SENT, "7|SPECIAL_EXIT|None||main|HOUR_AGO", "held: SPECIAL_EXIT"),
+        ([], SENT, "7|PENDING|BadConstraints||main|HOUR_AGO", "waiting: BadConstraints, so it never starts"),
+        ([], SENT, "7|PENDING|Dependency||main|N/A", "waiting: Dependency"),
+        ([], SENT | AFTER, "7|PENDING|Dependency||main|N/A", "waiting: until first_1_2 is finished"),
+        ([], SENT, "7|RUNNING|None|n1|main|NOW", "starting"),
+        ([], SENT, "7|RUNNING|None|n1|main|HOUR_AGO", "silent for 1h 00m"),
         ([], SENT, "7|CANCELLED|None||main|HOUR_AGO", "cancelled"),
         ([], SENT, "7|FAILED|None|n1|main|HOUR_AGO", "failed"),
         ([], SENT, "7|TIMEOUT|None|n1|main|HOUR_AGO", "interrupted: TIMEOUT"),
@@ -54,6 +65,8 @@ FIRST = began(1, 900, job="7")
         ([], {"state": "failed", "error": "no"}, "", "not submitted"),
         ([], {"state": "cancelled", "time": stamp()}, "", "cancelled"),
         ([FIRST], SENT, "7|RUNNING|None|n1|main|HOUR_AGO", "silent for 11m"),
+        ([FIRST, ended(1, "hung")], SENT, "7|COMPLETED|None|n1|main|HOUR_AGO", "interrupted: hung"),
+        ([FIRST, ended(1, "crashed: SIGABRT")], SENT, "7|FAILED|None|n1|main|HOUR_AGO", "killed: crashed: SIGABRT"),
         ([FIRST], SENT | {"time": FIRST["start"]}, "", "killed"),
         ([FIRST], SENT | {"time": stamp()}, "", "lost: its job left the queue without a word"),
         ([FIRST], SENT, "7|SUSPENDED|None|n1|main|HOUR_AGO", "suspended"),
@@ -79,7 +92,9 @@ def test_a_state_of_two_witnesses(
     queue: str,
     state: str,
 ) -> None:
-    programs.queue(queue.replace("HOUR_AGO", HOUR_AGO))  # a name that has the time in it would not be the same twice
+    now = time.strftime("%Y-%m-%dT%H:%M:%S")
+    # a name that has the time in it would not be the same twice
+    programs.queue(queue.replace("HOUR_AGO", HOUR_AGO).replace("NOW", now))
     write_run(logs, "one", *attempts, submission=submission, heartbeat=BEAT | {"time": time.time() - 665})
     found = row(capsys, logs)
     text = str(slurm.Standing(found["state"], found["detail"] or ""))
@@ -143,6 +158,37 @@ def test_every_run_has_a_state_of_the_list(rows: list[dict[str, Any]], word: str
     run.__dict__.update(attempts=rows, submission={"state": submitted, "job": "7"}, job={}, heartbeat={})
     now = standing(run, Answer({"7": Job("7", word, "None", "n1", "main", start)}))
     assert now.state in STATES
+
+
+# -- runs that have no step yet --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("began_ago", "beat_ago", "line_ago", "state"),
+    [
+        (300, None, 300, "running"),
+        (3000, None, 200, "running"),  # data is prepared: its log tells
+        (3000, None, 700, "silent for 11m"),
+        (3000, 200, 0, "silent for 3m"),  # it has made steps, so its log does not count
+        (300, 3000, 300, "running"),  # the heartbeat of the attempt before it
+        (700, 3000, 700, "silent for 11m"),
+    ],
+)
+@pytest.mark.parametrize("here", [True, False])
+def test_a_run_without_a_step_is_silent_after_a_while(
+    logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, here: bool,
+    began_ago: float, beat_ago: float | None, line_ago: float, state: str,
+) -> None:  # fmt: skip
+    programs.queue(f"7|RUNNING|None|n1|main|{HOUR_AGO}")
+    sent, job = SENT | {"time": stamp(4000)}, {"job": "7", "log": str(logs / "l")}
+    run = write_run(logs, "one", began(1, began_ago, job="7"), submission=sent, job=job)
+    if beat_ago is not None:
+        (run / "heartbeat.json").write_text(json.dumps({"time": time.time() - beat_ago, "step": 3}))
+    (logs / "l").touch()
+    os.utime(logs / "l", (0, time.time() - line_ago))
+    monkeypatch.setattr(Run, "holder", 17 if here else 0)
+    found = row(capsys, logs)
+    assert str(slurm.Standing(found["state"], found["detail"] or "")).startswith(state)
 
 
 # -- Slurm that is not there, or does not answer ---------------------------------------------------------------------
@@ -270,7 +316,53 @@ def test_watching_looks_again_until_it_is_stopped(logs: Path, capsys: Any, monke
             raise KeyboardInterrupt
 
     monkeypatch.setattr("launch.status.time.sleep", sleep)
-    assert shown_by(capsys, logs, "--watch", "2").count("one_2026") == 3 and pauses == [2, 2, 2]
+    said = shown_by(capsys, logs, "--watch", "2")
+    assert said.count("one_2026") == 3 and pauses == [2, 2, 2]
+    assert said.count("read from the run folders every 2 s") == 3
+
+
+def test_watching_asks_slurm_every_30_seconds_for_all_runs_at_once(
+    logs: Path, programs: Programs, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    programs.queue("7|PENDING|Priority||main|N/A", "8|PENDING|Priority||main|N/A")
+    run = write_run(logs, "one", submission=SENT)
+    write_run(logs, "two", submission=SENT | {"job": "8"}, number=8)
+    start, pauses = time.time(), []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:  # it begins, and another is submitted, while Slurm's answer is of before
+            write_run(logs, "three", submission=SENT | {"job": "9", "time": stamp(-4)}, number=9)
+            (run / "attempts.jsonl").write_text(json.dumps(began(1, -4, job="7")) + "\n")
+            (run / "heartbeat.json").write_text(json.dumps({"time": time.time() + 4, "step": 1}))
+        if len(pauses) == 8:
+            raise KeyboardInterrupt
+
+    clock = time.time
+    monkeypatch.setattr("launch.status.time.sleep", sleep)
+    monkeypatch.setattr("time.time", lambda: clock() + 5 * len(pauses))
+    looks = shown_by(capsys, logs, "--watch").split("run    ")[1:]
+    assert len(looks) == 8 and len(programs.told("squeue")) == 2 and clock() - start < 20
+    assert "Slurm's answer is 25 s old (asked every 30 s, run folders every 5 s)" in looks[5]
+    assert "Slurm's answer is 0 s old" in looks[6]
+    assert looks[1].count("waiting: Priority") == 2
+    assert looks[2].count("waiting: Priority") == 1 and " running " in looks[2] and " waiting\n" in looks[2]
+    assert "lost: " in looks[6], "Slurm was asked, and does not know it"
+
+
+def test_the_expected_start(logs: Path, programs: Programs, capsys: Any) -> None:
+    programs.queue(f"7|PENDING|Priority||main|{SOON}", f"8|PENDING|JobHeldUser||main|{SOON}",
+                   f"9|PENDING|BadConstraints||main|{HOUR_AGO}")  # fmt: skip
+    for job in (7, 8, 9):
+        write_run(logs, f"r{job}", submission=SENT | {"job": str(job)}, number=job)
+    found = [json.loads(line)["expected_start"] for line in shown_by(capsys, logs, "--json").splitlines()]
+    assert found == [None, None, SOON]
+    head, *rows = shown_by(capsys, logs).splitlines()
+    assert [line[head.index("starts") :].split()[:1] for line in rows] == [[], [], ["2099-01-01"]]
+    today = datetime.now()
+    assert moment(today.strftime("%Y-%m-%dT23:59:00")) == "23:59"
+    assert moment((today + timedelta(days=2)).strftime("%Y-%m-%dT09:05:00")).endswith(" 09:05")
 
 
 @given(st.floats(0, 1e15))

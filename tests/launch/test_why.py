@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,8 @@ def test_each_attempt_is_a_sentence(logs: Path, programs: Programs, capsys: pyte
         ("QOSGrpGRES", "everybody together uses what its QOS has"),
         ("AssocGrpCPUMinutesLimit", "your group uses what its account has"),
         ("ReqNodeNotAvail, UnavailableNodes:n[1-2]", "nodes that it needs are down, drained or reserved"),
+        ("launch failed requeued held", "a node could not start it (often its prolog failed), and Slurm holds it"),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in", "nodes that it needs are down, drained"),
         ("JobHeldUser", "it is held; python -m launch requeue RUN lets it go"),
         ("BeginTime", "its time to begin has not come"),
         ("PartitionTimeLimit", "it asks for more time than the partition gives: lower --time"),
@@ -141,3 +145,94 @@ def test_cancelled_and_no_slurm(
     assert lines[1].endswith("and was cancelled after 30s at step 9.")
     assert lines[3] == "Slurm: no Slurm on this machine: states are as the run folders tell."
     assert lines[4].startswith("next: sbatch job_scripts/train.slurm --config "), "a job without a script of its own"
+
+
+# What scontrol says of a job; sinfo's nodes: number, megabytes, CPUs, GPUs, features.
+ASKS = (
+    "JobId=7 Reason=BadConstraints TimeLimit=2-00:00:00 ReqNodeList=(null) ExcNodeList=n9 NumNodes=2-2 NumCPUs=8 "
+    "MinCPUsNode=4 MinMemoryNode=100G Features=fast&new TresPerNode=gres:gpu:a100:4"
+)
+NODES = ["4|64000|16|gpu:a100:8(S:0-1)|fast,old", "2|256000|16|(null)|fast,new", "1|256000|8|gpu:4|fast"]
+
+
+@pytest.mark.parametrize(
+    ("asks", "says"),
+    [
+        (ASKS, ["No nodes of main have all of it (4 CPUs, 100G, 4 GPUs, fast, new); it asks for 2."]),
+        (ASKS.replace("a100:4", "a100:9"), ["It asks for 9 GPUs on a node (--gpus-per-node, --gres); no node of main "
+                                            "has more than 8."]),
+        (ASKS.replace("&new", "&green"), ["It asks for feature green (--constraint), which no node of main has."]),
+        (ASKS.replace("&new", "|green").replace("gpu:a100:4", "none"), []),
+        (ASKS.replace("2-00", "9-00"), ["No nodes", "It asks for 9-00:00:00 (--time); main gives 7-00:00:00 at the"]),
+        (ASKS.replace("2-2", "5-5"), ["No nodes", "It asks for 5 nodes (--nodes); main gives a job 4 at the most."]),
+        (ASKS.replace("2-2", "9-9"), ["It asks for 9 nodes (--nodes); main has 7.", "It asks for 9 nodes"]),
+    ],
+)  # fmt: skip
+def test_what_no_node_has_is_named(
+    logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str], asks: str, says: list[str]
+) -> None:
+    programs.queue("7|PENDING|BadConstraints||main|2020-01-02T03:04:05")
+    programs.put("sinfo", "\n".join(f"echo '{line}'" for line in NODES))
+    programs.put("scontrol", f"[[ $2 == job ]] && echo '{asks}' || echo MaxTime=7-00:00:00 MaxNodes=4")
+    write_run(logs, "one", submission={"state": "released", "job": "7", "time": stamp(9)})
+    _, _, *lines, away, advice = told(capsys, logs)
+    assert away == "It is kept from n9." and advice.endswith(" --header … with one that asks for less")
+    assert len(lines) == len(says) and all(line.startswith(words) for line, words in zip(lines, says, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("JobHeldUser", "python -m launch requeue NAME"),
+        ("launch failed requeued held", "python -m launch requeue NAME"),
+        ("JobHoldMaxRequeue", "python -m launch logs NAME --lines 50, then python -m launch requeue NAME"),
+        ("JobHeldAdmin", "ask those who run the cluster, or python -m launch cancel NAME"),
+    ],
+)
+def test_what_to_type_for_a_held_job(
+    logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str], reason: str, advice: str
+) -> None:
+    programs.queue(f"7|PENDING|{reason}||main|2020-01-02T03:04:05")
+    programs.put("sinfo", "")
+    run = write_run(logs, "one", submission={"state": "released", "job": "7", "time": stamp(9)})
+    lines = told(capsys, logs)
+    assert lines[0] == f"{run.name} is held: {reason}." and not any("expects" in line for line in lines)
+    assert lines[-1] == f"next: {advice.replace('NAME', f'{run.name} --logs_dir {logs}')}"
+
+
+def test_a_run_that_hung_or_crashed(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ends = [ended(1, "hung", 50), began(2, 40), ended(2, "crashed: NCCL watchdog (SIGABRT)", 0)]
+    run = write_run(logs, "one", began(1), *ends)
+    lines = told(capsys, logs)
+    assert lines[0] == f"{run.name} is killed: crashed: NCCL watchdog (SIGABRT)."
+    assert " and hung, and was ended: the stacks of its processes are in its log after 10s at step 9" in lines[1]
+    assert " and crashed (NCCL watchdog (SIGABRT)) after 40s at step 9." in lines[2]
+
+
+def test_a_run_that_is_silent_before_its_first_step(
+    logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hour_ago = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 3600))
+    programs.queue(f"7|RUNNING|None|n1|main|{hour_ago}")
+    run = write_run(logs, "one", began(1, 3000, job="7"), job={"job": "7"})
+    assert told(capsys, logs)[2] == (
+        "It has made no step yet, and its log was last written to never: it hangs, or prepares data."
+    )
+    (run / "slurm-7.log").touch()
+    os.utime(run / "slurm-7.log", (0, time.time() - 1200))
+    lines = told(capsys, logs)
+    assert lines[0].endswith(" is silent for 20m 00s.") and " its log was last written to 20m 00s ago: " in lines[2]
+
+
+def test_a_run_that_follows_another(logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
+    programs.queue("7|PENDING|Dependency||main|N/A", "6|PENDING|Priority||main|N/A")
+    first = write_run(logs, "first", submission={"state": "released", "job": "6", "time": stamp(9)})
+    after = {"run": first.name, "if": "failed"}
+    run = write_run(
+        logs, "one", submission={"state": "released", "job": "7", "time": stamp(9), "after": after}, number=1
+    )
+    assert told(capsys, logs)[:3] == [
+        f"{run.name} is waiting: until {first.name} has failed.",
+        "Job 7 waits (Dependency): another job has to end first.",
+        f"It was submitted to wait until {first.name} has failed; that one is waiting: Priority.",
+    ]
