@@ -212,7 +212,8 @@ def requeue_job(run: Run, job: Job, exclude: str | None = None) -> str:
     except UserError as error:
         ask_them = "only those who run the cluster can release it: ask them, or cancel it."
         raise UserError(f"job {job.name} is held ({job.reason}), and {error}: {ask_them}") from None
-    submission.note_if_possible("released", error=None)
+    if submission.record.get("error"):  # that it could not be released
+        submission.note_if_possible("released", error=None)
     held_by = "" if job.reason == "JobHeldUser" else f" ({job.reason})"
     return f"job {job.name} was held{held_by}, and is released.{elsewhere}"
 

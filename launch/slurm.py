@@ -213,7 +213,7 @@ def waits_for(run: Run, job: Job) -> str:
     reason = "" if job.reason == "None" else job.reason
     if reason == "Dependency" and (before := follows(run)):
         return before
-    return f"{reason}, so it never starts" if reason in NEVER else reason
+    return f"never starts ({reason})" if reason in NEVER else reason
 
 
 def follows(run: Run) -> str:

@@ -208,6 +208,9 @@ def test_a_running_a_waiting_and_a_held_job(logs: Path, programs: Programs, caps
         f"{names[2]}: job 9 was held, and is released.",
     ]
     assert programs.told("scontrol") == ["requeue 7", "release 9"]
+    run = write_run(logs, "doubt", submission=SENT | {"state": "held", "error": "no answer", "job": "9"}, number=10)
+    told(capsys, logs, "requeue", "doubt")
+    assert (now := json.loads((run / "submission.json").read_bytes()))["state"] == "released" and now["error"] is None
 
 
 def test_only_those_who_run_the_cluster_release_what_they_hold(logs: Path, programs: Programs, capsys: Any) -> None:

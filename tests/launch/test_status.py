@@ -53,7 +53,7 @@ AFTER = {"after": {"run": "first_1_2", "if": "finished"}}
         ([], SENT, "7|PENDING|job requeued in held state||main|HOUR_AGO", "held: job requeued in held state"),
         ([FIRST, ended(1, "killed")], SENT, "7|PENDING|JobHoldMaxRequeue||main|HOUR_AGO", "held: JobHoldMaxRequeue"),
         ([], SENT, "7|SPECIAL_EXIT|None||main|HOUR_AGO", "held: SPECIAL_EXIT"),
-        ([], SENT, "7|PENDING|BadConstraints||main|HOUR_AGO", "waiting: BadConstraints, so it never starts"),
+        ([], SENT, "7|PENDING|BadConstraints||main|HOUR_AGO", "waiting: never starts (BadConstraints)"),
         ([], SENT, "7|PENDING|Dependency||main|N/A", "waiting: Dependency"),
         ([], SENT | AFTER, "7|PENDING|Dependency||main|N/A", "waiting: until first_1_2 is finished"),
         ([], SENT, "7|RUNNING|None|n1|main|NOW", "starting"),

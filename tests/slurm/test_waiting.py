@@ -101,7 +101,7 @@ def test_what_can_never_start_says_so_and_names_the_number(cluster: Cluster, tmp
     after = {"run": first, "if": "finished"}
     runs["next"] = waiting(cluster, logs, "next", f"--dependency=afterok:{failed}", hold=False, after=after)
 
-    wait("Slurm to give them up", lambda: launch(cluster, logs, "status").count(", so it never starts") == 4)
+    wait("Slurm to give them up", lambda: launch(cluster, logs, "status").count(" never starts (") == 4)
     why = {name: launch(cluster, logs, "why", name).splitlines() for name in runs}
     job = Run(runs["memory"]).job_name
     assert why["memory"][1:] == [
@@ -119,7 +119,7 @@ def test_what_can_never_start_says_so_and_names_the_number(cluster: Cluster, tmp
     assert f"job {job} waits, but can never start (BadConstraints): python -m launch why " in said
 
     job = Run(runs["next"]).job_name
-    assert why["next"][0].endswith(" is waiting: DependencyNeverSatisfied, so it never starts.")
+    assert why["next"][0].endswith(" is waiting: never starts (DependencyNeverSatisfied).")
     assert why["next"][2] == f"It was submitted to wait until {first} is finished; that one is failed."
     assert why["next"][3].startswith(f"next: scontrol update JobId={job} Dependency= (it starts all the same), or ")
     cluster.run("scontrol", "update", f"JobId={job}", "Dependency=")
@@ -133,6 +133,8 @@ def test_nodes_that_are_gone_are_named_and_a_later_start_is_shown(cluster: Clust
         cluster.drain(node, "new kernel")
     bound = waiting(cluster, logs, "bound", "--nodelist=n1", hold=False)
     later = waiting(cluster, logs, "later", "--begin=now+2days", hold=False)
+    kept = waiting(cluster, logs, "kept", "--begin=now+2days", hold=False)
+    cluster.run("scontrol", "hold", str(Run(kept).job_name))
     wait("Slurm to look at it", lambda: "ReqNodeNotAvail" in launch(cluster, logs, "status"))
     told = launch(cluster, logs, "why", bound.name).splitlines()
     assert "It must run on n1 (--nodelist)." in told and "Of 2 nodes in main: 2 drained." in told
@@ -140,3 +142,7 @@ def test_nodes_that_are_gone_are_named_and_a_later_start_is_shown(cluster: Clust
     head, *rows = launch(cluster, logs, "status").splitlines()
     (row,) = (row for row in rows if row.startswith(later.name))
     assert "starts" in head.split() and row[head.index("starts") :].split()[1].count(":") == 1
+    told = launch(cluster, logs, "why", kept.name).splitlines()
+    assert told[0] == f"{kept.name} is held: JobHeldAdmin." and told[-1].startswith("next: ask those who run the clus")
+    assert "(JobHeldAdmin), and is released." in launch(cluster, logs, "requeue", kept.name), "root runs this cluster"
+    assert Run(kept).state == "waiting"
