@@ -28,7 +28,8 @@ class BadNode:
 
     def sentence(self, run: str = "RUN") -> str:
         """run: as it is typed after `requeue`."""
-        whose = ", ".join(dict.fromkeys(map(shown, self.runs)))
+        names = list(dict.fromkeys(map(shown, self.runs)))
+        whose = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         return (
             f"{shown(self.name)} ended {len(self.runs)} attempts in {DAYS} days ({whose}), no other node did any: "
             f"python -m launch requeue {run} --exclude_nodes {shown(self.name)}"

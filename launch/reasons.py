@@ -51,8 +51,9 @@ REASONS = {
 CROWDED = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes required", "Partition", "None")  # how busy it is matters
 BROKEN = ("launch failed", "ReqNodeNotAvail", "Nodes required", "NodeDown", "PartitionNodeLimit", "PartitionConfig")
 UNFIT = ("BadConstraints", "Partition", "ReqNodeNotAvail", "Nodes required")  # it may ask for what is not there
+ASKS = "It asks for "
 MOST = 3  # broken nodes that are named
-UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}  # in megabytes
+UNITS = {"K": 1 / 1024, "G": 1024, "T": 1024**2}  # in megabytes, which Slurm means where it names no unit
 
 
 class Node(NamedTuple):
@@ -66,7 +67,7 @@ class Node(NamedTuple):
 
 
 def explained(job: Job) -> list[str]:
-    """What a waiting job waits for, a line each."""
+    """What a waiting job waits for, a line each; those of what it asks for in vain begin with ASKS."""
     lines = [f"Job {job.name} waits ({shown(job.reason)}): {reason_in_words(job.reason)}."]
     if job.expected:
         lines.append(f"Slurm expects it to start {job.expected.replace('T', ' at ')}.")
@@ -125,10 +126,10 @@ def missing(job: Job) -> list[str]:
     total, largest = sum(node.number for node in nodes), max(node.memory for node in nodes)
     lines = []
     if count > total:
-        lines.append(f"It asks for {count} nodes (--nodes); {here} has {total}.")
+        lines.append(f"{ASKS}{count} nodes (--nodes); {here} has {total}.")
     if memory > largest:
         lines.append(
-            f"It asks for {gigabytes(memory)} of memory on a node (--mem, --mem-per-cpu); the largest node of {here} "
+            f"{ASKS}{gigabytes(memory)} of memory on a node (--mem, --mem-per-cpu); the largest node of {here} "
             f"has {gigabytes(largest)}."
         )
     for wanted, there, word in (
@@ -136,18 +137,19 @@ def missing(job: Job) -> list[str]:
         (gpus, max(node.gpus for node in nodes), "GPUs on a node (--gpus-per-node, --gres)"),
     ):
         if wanted > there:
-            lines.append(f"It asks for {wanted} {word}; no node of {here} has more than {there}.")
+            lines.append(f"{ASKS}{wanted} {word}; no node of {here} has more than {there}.")
     for name in sorted(features - frozenset().union(*(node.features for node in nodes))):
-        lines.append(f"It asks for feature {shown(name)} (--constraint), which no node of {here} has.")
+        lines.append(f"{ASKS}feature {shown(name)} (--constraint), which no node of {here} has.")
     fits = [
         node
         for node in nodes
         if node.memory >= memory and node.cpus >= cpus and node.gpus >= gpus and features <= node.features
     ]
     if not lines and sum(node.number for node in fits) < count:
-        words = [f"{cpus} CPUs", gigabytes(memory)] + ([f"{gpus} GPUs"] if gpus else []) + sorted(map(shown, features))
+        words = [f"{number} {what}" for number, what in ((cpus, "CPUs"), (gpus, "GPUs")) if number]
+        words += [gigabytes(memory)] * bool(memory) + sorted(map(shown, features))
         there = sum(node.number for node in fits)
-        lines.append(f"{there or 'No'} nodes of {here} have all of it ({', '.join(words)}); it asks for {count}.")
+        lines.append(f"{ASKS}{count} nodes with {', '.join(words)}; {here} has {there} that have all of it.")
     return [*lines, *limits(fields, job.partition, count)]
 
 
@@ -156,9 +158,9 @@ def limits(fields: dict[str, str], partition: str, count: int) -> list[str]:
     allowed, lines, here = ask_slurm("partition", partition), [], shown(partition)
     limit, most = fields.get("TimeLimit", ""), allowed.get("MaxNodes", "")
     if allowed and seconds(limit) > seconds(allowed.get("MaxTime", "")):
-        lines.append(f"It asks for {limit} (--time); {here} gives {allowed['MaxTime']} at the most.")
+        lines.append(f"{ASKS}{limit} (--time); {here} gives {allowed['MaxTime']} at the most.")
     if most.isdecimal() and count > int(most):
-        lines.append(f"It asks for {count} nodes (--nodes); {here} gives a job {most} at the most.")
+        lines.append(f"{ASKS}{count} nodes (--nodes); {here} gives a job {most} at the most.")
     for name, words in (("ReqNodeList", "It must run on {} (--nodelist)."), ("ExcNodeList", "It is kept from {}.")):
         if (names := fields.get(name, "(null)")) not in ("(null)", ""):
             lines.append(words.format(shown(names)))
@@ -202,8 +204,8 @@ def features_of(fields: dict[str, str]) -> frozenset[str]:
 
 
 def megabytes(text: str) -> float:
-    found = re.fullmatch(r"([\d.]+)([KMGT]?)\+?", text)
-    return float(found[1]) * UNITS[found[2] or "M"] if found else 0.0
+    found = re.fullmatch(r"([\d.]+)(\w?)\+?", text)
+    return float(found[1]) * UNITS.get(found[2], 1) if found else 0.0
 
 
 def gigabytes(size: float) -> str:

@@ -146,6 +146,9 @@ def watch(options: Namespace) -> None:
     live = Live(console=console, auto_refresh=False, screen=True)
     redrawn = console.is_terminal and not options.json
     answer: Answer | None = None
+    if options.json and options.watch < ASKED:
+        said = f"--watch is {options.watch:g}: run folders are read that often, Slurm is asked every {ASKED:g} s"
+        print(said, file=sys.stderr)
     try:
         with live if redrawn else nullcontext():
             while True:

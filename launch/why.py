@@ -14,8 +14,8 @@ from launch.bad_nodes import BadNode, bad_node, node_that_ended
 from launch.control import command_that_goes_on, goes_on
 from launch.execute import logs_flag
 from launch.logs import tail_of
-from launch.reasons import explained
-from launch.slurm import Answer, Job, Standing, ask_for_jobs, duration, follows, standing
+from launch.reasons import ASKS, explained
+from launch.slurm import WAITS, Answer, Job, Standing, ask_for_jobs, duration, follows, standing
 from runs.causes import REFUSED
 from runs.reading import Run, all_runs, find_run, seconds_of
 
@@ -32,7 +32,7 @@ CAUSES = {
     "diverged": "diverged",
     "stopped by hand": "was stopped with Ctrl-C",
     "stopped": "stopped by itself",
-    "hung": "hung, and was ended: the stacks of its processes are in its log",
+    "hung": "hung, so that it was ended",
     "killed": "was killed without a word: kill -9, no memory, or a lost node",
 }
 MEMORY = re.compile(r"oom.?kill|out of memory|OutOfMemoryError|MemoryError|can.t allocate memory", re.IGNORECASE)
@@ -60,16 +60,19 @@ def story(run: Run, answer: Answer) -> list[str]:
         lines.append("It ended before it began to train.")
     if now.state == "cancelled" and run.submission.get("state") == "cancelled":
         lines.append(f"It was cancelled {clock(run.submission.get('time'))}.")
-    lines += present(run, now, answer)
+    lines += (told := present(run, now, answer))
     if answer.problem:
         lines.append(f"Slurm: {answer.problem}.")
     if now.state in ("failed", "killed", "out of memory", "not submitted", "lost", "diverged", "prepared"):
         lines += trouble(tail_of(run)) if not (run.attempts and mistake_in(run.attempts[-1])) else []
+    if run.attempts and str(run.attempts[-1].get("cause")).startswith("hung"):
+        number = run.attempts[-1]["attempt"]
+        lines.append(f"Where its processes stood is in its log: python -m launch logs {typed(run)} --attempt {number}")
     lines += warnings(run)
     bad = None if now.state in ("finished", "cancelled") else bad_node(all_runs(run.path.absolute().parent.parent))
     if bad is not None:
         lines.append(f"{bad.sentence(typed(run))}.")
-    return [*lines, f"next: {advice(run, now, job, bad)}"]
+    return [*lines, f"next: {advice_in_queue(run, job, told) or advice(run, now, bad)}"]
 
 
 def submission(run: Run) -> list[str]:
@@ -104,6 +107,8 @@ def sentence(run: Run, index: int) -> str:
     last = attempt.get("last_step")
     said += f" and {ended(str(attempt.get('cause', 'killed')))} after {duration(took)}"
     said += f" at step {last}" if isinstance(last, int) else ""
+    if isinstance(culprit := attempt.get("ended_on"), str):
+        said += f", by process {attempt.get('ended_rank', '?')} on {shown(culprit)}"
     if mistake := mistake_in(attempt):
         return f"{said}: {shown(mistake)}"
     lost = attempt.get("steps_lost")
@@ -192,23 +197,29 @@ def typed(run: Run) -> str:
     return shlex.quote(run.run_id) + logs_flag(run.path.absolute().parent.parent)
 
 
-def advice(run: Run, now: Standing, job: Job | None, bad: BadNode | None) -> str:
+def advice_in_queue(run: Run, job: Job | None, told: list[str]) -> str:
+    """What to type for a job that does not start by itself; nothing for any other. told: what it waits for."""
+    name, give_up = typed(run), f"python -m launch cancel {typed(run)}"
+    if job is None or job.state not in WAITS:
+        return ""
+    if job.reason == "BadConstraints" or any(line.startswith(ASKS) for line in told):
+        return f"{give_up}, then python -m launch resubmit {name} --header … with one that asks for less"
+    if job.reason == "DependencyNeverSatisfied":
+        return f"scontrol update JobId={job.name} Dependency= (it starts all the same), or {give_up}"
+    if job.reason == "JobHeldAdmin":
+        return f"ask those who run the cluster, or {give_up}"
+    if job.reason == "JobHoldMaxRequeue":
+        return f"python -m launch logs {name} --lines 50, then python -m launch requeue {name}"
+    return ""
+
+
+def advice(run: Run, now: Standing, bad: BadNode | None) -> str:
     """What to type."""
     name = typed(run)
     again = f"python -m launch resubmit {name}"
     going_on = f"python -m launch requeue {name}" if goes_on(run) else command_that_goes_on(run)
     if goes_on(run) and bad is not None and run.attempts and node_that_ended(run.attempts[-1]) == bad.name:
         going_on += f" --exclude_nodes {shlex.quote(bad.name)}"
-    if job is not None and now.state in ("waiting", "queued again", "held"):
-        give_up = f"python -m launch cancel {name}"
-        if job.reason == "BadConstraints":
-            return f"{give_up}, then {again} --header … with one that asks for less"
-        if job.reason == "DependencyNeverSatisfied":
-            return f"scontrol update JobId={job.name} Dependency= (it starts all the same), or {give_up}"
-        if job.reason == "JobHeldAdmin":
-            return f"ask those who run the cluster, or {give_up}"
-        if job.reason == "JobHoldMaxRequeue":
-            return f"python -m launch logs {name} --lines 50, then python -m launch requeue {name}"
     if run.attempts and now.state == "failed" and (flag := FLAG.search(mistake_in(run.attempts[-1]))):
         saved = any(run.path.glob("checkpoints/step_*.ckpt"))  # the same command would fail again
         return f"{command_that_goes_on(run)} --{flag[1]}=…" if saved else f"{again} --set {flag[1]}=…"

@@ -12,6 +12,7 @@ import pytest
 from launch.__main__ import main
 from launch.reasons import REASONS, reason_in_words
 from launch.why import trouble
+from runs.files import append_row
 from tests.launch.written import Programs, began, ended, logs, programs, stamp, write_run
 
 __all__ = ["logs", "programs"]
@@ -158,13 +159,13 @@ NODES = ["4|64000|16|gpu:a100:8(S:0-1)|fast,old", "2|256000|16|(null)|fast,new",
 @pytest.mark.parametrize(
     ("asks", "says"),
     [
-        (ASKS, ["No nodes of main have all of it (4 CPUs, 100G, 4 GPUs, fast, new); it asks for 2."]),
+        (ASKS, ["It asks for 2 nodes with 4 CPUs, 4 GPUs, 100G, fast, new; main has 0 that have all of it."]),
         (ASKS.replace("a100:4", "a100:9"), ["It asks for 9 GPUs on a node (--gpus-per-node, --gres); no node of main "
                                             "has more than 8."]),
         (ASKS.replace("&new", "&green"), ["It asks for feature green (--constraint), which no node of main has."]),
         (ASKS.replace("&new", "|green").replace("gpu:a100:4", "none"), []),
-        (ASKS.replace("2-00", "9-00"), ["No nodes", "It asks for 9-00:00:00 (--time); main gives 7-00:00:00 at the"]),
-        (ASKS.replace("2-2", "5-5"), ["No nodes", "It asks for 5 nodes (--nodes); main gives a job 4 at the most."]),
+        (ASKS.replace("2-00", "9-00"), ["It asks for", "It asks for 9-00:00:00 (--time); main gives 7-00:00:00"]),
+        (ASKS.replace("2-2", "5-5"), ["It asks for", "It asks for 5 nodes (--nodes); main gives a job 4 at the most."]),
         (ASKS.replace("2-2", "9-9"), ["It asks for 9 nodes (--nodes); main has 7.", "It asks for 9 nodes"]),
     ],
 )  # fmt: skip
@@ -201,12 +202,17 @@ def test_what_to_type_for_a_held_job(
 
 
 def test_a_run_that_hung_or_crashed(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ends = [ended(1, "hung", 50), began(2, 40), ended(2, "crashed: NCCL watchdog (SIGABRT)", 0)]
-    run = write_run(logs, "one", began(1), *ends)
+    run = write_run(logs, "one", began(1, nodes="n[1-2]"), ended(1, "hung", 50, ended_on="n2", ended_rank=1))
+    lines = told(capsys, logs)
+    assert lines[0] == f"{run.name} is interrupted: hung."
+    assert lines[1].endswith(" and hung, so that it was ended after 10s at step 9, by process 1 on n2.")
+    logs_of = f"python -m launch logs {run.name} --logs_dir {logs} --attempt 1"
+    assert lines[2] == f"Where its processes stood is in its log: {logs_of}"
+    append_row(run / "attempts.jsonl", began(2, 40))
+    append_row(run / "attempts.jsonl", ended(2, "crashed: NCCL watchdog (SIGABRT)", 0))
     lines = told(capsys, logs)
     assert lines[0] == f"{run.name} is killed: crashed: NCCL watchdog (SIGABRT)."
-    assert " and hung, and was ended: the stacks of its processes are in its log after 10s at step 9" in lines[1]
-    assert " and crashed (NCCL watchdog (SIGABRT)) after 40s at step 9." in lines[2]
+    assert lines[2].endswith(" and crashed (NCCL watchdog (SIGABRT)) after 40s at step 9.")
 
 
 def test_a_run_that_is_silent_before_its_first_step(

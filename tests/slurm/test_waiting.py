@@ -77,6 +77,20 @@ def test_a_job_that_a_broken_node_could_not_start_is_held_released_and_kept_from
     assert " ExcNodeList=n1 " in cluster.run("scontrol", "show", "job", str(again), "--oneliner")
 
 
+def test_a_job_that_runs_and_never_begins_is_called_silent(desk: Desk) -> None:
+    (desk.checkout.root / "train_model.py").write_text("import time; time.sleep(300)\n")
+    reading = desk.checkout.root / "runs" / "reading.py"
+    reading.write_text(reading.read_text().replace("START_UP = 600.0", "START_UP = 3.0"))
+    words = "local_cpu", "job_scripts/train.slurm", "--run_name", "mine"
+    job = Submitted(desk.cluster, desk.checkout.execute(*words, more=desk.cluster.environment))
+    wait("its start", lambda: desk.status()["state"] == "starting")
+    wait("it to be called silent", lambda: desk.status()["state"] == "silent")
+    assert (detail := desk.status()["detail"]).startswith("for ") and detail.endswith("s")
+    told = lines_of(desk, "why", "mine")
+    assert told[1].startswith("It has made no step yet, and its log was last written to ")
+    assert told[-1].endswith(f" then python -m launch requeue {job.run.name}")
+
+
 def waiting(cluster: Cluster, logs: Path, name: str, *options: str, hold: bool = True, **more: object) -> Path:
     """A run whose job waits; let go after sbatch could have refused it."""
     words = ["sbatch", "--parsable", *(["--hold"] if hold else []), "--output=/dev/null", "--wrap=sleep 60", *options]
@@ -115,6 +129,9 @@ def test_what_can_never_start_says_so_and_names_the_number(cluster: Cluster, tmp
     cpus = "CPUs on a node (--cpus-per-task, --ntasks-per-node); no node of main has more than 2."
     assert f"It asks for 4 {cpus}" in why["tasks"] and f"It asks for 8 {cpus}" in why["cpus"]
     assert "It asks for 5 nodes (--nodes); main has 2." in why["nodes"]
+    assert {lines[-1].split(", then ")[1].split(" --header ")[1] for name, lines in why.items() if name != "next"} == {
+        "… with one that asks for less"
+    }
     said = launch(cluster, logs, "requeue", "memory", status=1)
     assert f"job {job} waits, but can never start (BadConstraints): python -m launch why " in said
 
