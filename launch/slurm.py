@@ -17,7 +17,7 @@ from datetime import datetime
 from config.flags import shown
 from launch.submit import clean_environment
 from runs.causes import REFUSED
-from runs.reading import START_UP, Run, seconds_of
+from runs.reading import KILLED, START_UP, Run, seconds_of
 
 PATIENCE = 5.0  # seconds: who looks at a table does not want to wait for a controller that is down
 INSTEAD = "states are as the run folders tell"
@@ -189,7 +189,7 @@ def standing(run: Run, answer: Answer, state: str = "") -> Standing:
     if job.state in STOPPED:
         return Standing("suspended", "", nodes)
     if job.is_over:
-        if str(last.get("cause")).startswith("crashed"):  # which says more than Slurm's FAILED
+        if str(last.get("cause")).startswith(("crashed", KILLED)):  # which says more than Slurm's FAILED
             return Standing(state, detail_of(run, state), nodes)
         if state in ("waiting", "running", "silent", "killed", "interrupted", "prepared"):
             over = GONE[job.state]
@@ -231,6 +231,8 @@ def detail_of(run: Run, state: str) -> str:
     if state == "waiting":
         return follows(run)
     cause = str(run.attempts[-1].get("cause", "")) if run.attempts else ""
+    if cause.startswith(KILLED):
+        return "perhaps out of memory"
     if cause.startswith(REFUSED):
         return cause.removeprefix(REFUSED).partition(": ")[0]  # what is wrong, as in "--text_field is 'text'"
     return cause.removeprefix("error: ").removeprefix(f"{state}: ") if state in CAUSED and cause != state else ""

@@ -17,7 +17,7 @@ from launch.logs import tail_of
 from launch.reasons import ASKS, explained
 from launch.slurm import WAITS, Answer, Job, Standing, ask_for_jobs, duration, follows, standing
 from runs.causes import REFUSED
-from runs.reading import Run, all_runs, find_run, seconds_of
+from runs.reading import KILLED, Run, all_runs, find_run, seconds_of
 
 ERROR_LINES = 12
 CAUSES = {
@@ -107,8 +107,9 @@ def sentence(run: Run, index: int) -> str:
     last = attempt.get("last_step")
     said += f" and {ended(str(attempt.get('cause', 'killed')))} after {duration(took)}"
     said += f" at step {last}" if isinstance(last, int) else ""
-    if isinstance(culprit := attempt.get("ended_on"), str):
-        said += f", by process {attempt.get('ended_rank', '?')} on {shown(culprit)}"
+    culprit, rank = attempt.get("ended_on"), attempt.get("ended_rank")
+    if isinstance(culprit, str) and (culprit != attempt.get("nodes") or rank):
+        said += f" (process {rank} on {shown(culprit)})"
     if mistake := mistake_in(attempt):
         return f"{said}: {shown(mistake)}"
     lost = attempt.get("steps_lost")
@@ -124,6 +125,9 @@ def ended(cause: str) -> str:
         return "failed"
     if cause.startswith("error: "):
         return f"failed with {shown(cause.removeprefix('error: '))}"
+    if cause.startswith(KILLED):
+        whose = shown(cause.removeprefix(KILLED)) if cause != KILLED else ""
+        return f"was killed (by the kernel for its memory, or by hand{whose})"
     if cause.startswith("crashed: "):
         return f"crashed ({shown(cause.removeprefix('crashed: '))})"
     return f"ended ({shown(cause)})"

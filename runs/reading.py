@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from config.errors import UserError
 from runs.files import rows_of
 
+KILLED = "out of memory or killed"  # how an attempt ended whose process the kernel or a person killed
 WAITING = ("submitting", "held", "released")
 SILENCE = 120.0  # seconds without a heartbeat, and ten times a step, after which a run is called silent
 START_UP = 600.0  # seconds without a line in its log after which one that has no step yet is called silent
@@ -240,7 +241,7 @@ def state_of(cause: str) -> str:
     kinds = {
         "finished": ("finished",),
         "interrupted": ("interrupted", "time limit", "preempted", "requeued", "hung"),
-        "killed": ("killed", "node failure", "crashed"),
+        "killed": ("killed", "node failure", "crashed", KILLED),
         "stopped": ("stopped",),
         "cancelled": ("cancelled",),
         "diverged": ("diverged",),

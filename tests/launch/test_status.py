@@ -67,6 +67,8 @@ AFTER = {"after": {"run": "first_1_2", "if": "finished"}}
         ([FIRST], SENT, "7|RUNNING|None|n1|main|HOUR_AGO", "silent for 11m"),
         ([FIRST, ended(1, "hung")], SENT, "7|COMPLETED|None|n1|main|HOUR_AGO", "interrupted: hung"),
         ([FIRST, ended(1, "crashed: SIGABRT")], SENT, "7|FAILED|None|n1|main|HOUR_AGO", "killed: crashed: SIGABRT"),
+        ([FIRST, ended(1, "out of memory or killed")], SENT, "7|FAILED|None|n1|main|HOUR_AGO",
+         "killed: perhaps out of memory"),
         ([FIRST], SENT | {"time": FIRST["start"]}, "", "killed"),
         ([FIRST], SENT | {"time": stamp()}, "", "lost: its job left the queue without a word"),
         ([FIRST], SENT, "7|SUSPENDED|None|n1|main|HOUR_AGO", "suspended"),
@@ -328,9 +330,11 @@ def test_watching_asks_slurm_every_30_seconds_for_all_runs_at_once(
     programs.queue("7|PENDING|Priority||main|N/A", "8|PENDING|Priority||main|N/A")
     run = write_run(logs, "one", submission=SENT)
     write_run(logs, "two", submission=SENT | {"job": "8"}, number=8)
-    start, pauses = time.time(), []
+    start, pauses, really_sleep = time.time(), [], time.sleep
 
     def sleep(seconds: float) -> None:
+        if seconds < 1:  # a program is waited for
+            return really_sleep(seconds)
         pauses.append(seconds)
         if len(pauses) == 2:  # it begins, and another is submitted, while Slurm's answer is of before
             write_run(logs, "three", submission=SENT | {"job": "9", "time": stamp(-4)}, number=9)

@@ -205,7 +205,7 @@ def test_a_run_that_hung_or_crashed(logs: Path, capsys: pytest.CaptureFixture[st
     run = write_run(logs, "one", began(1, nodes="n[1-2]"), ended(1, "hung", 50, ended_on="n2", ended_rank=1))
     lines = told(capsys, logs)
     assert lines[0] == f"{run.name} is interrupted: hung."
-    assert lines[1].endswith(" and hung, so that it was ended after 10s at step 9, by process 1 on n2.")
+    assert lines[1].endswith(" and hung, so that it was ended after 10s at step 9 (process 1 on n2).")
     logs_of = f"python -m launch logs {run.name} --logs_dir {logs} --attempt 1"
     assert lines[2] == f"Where its processes stood is in its log: {logs_of}"
     append_row(run / "attempts.jsonl", began(2, 40))
@@ -213,6 +213,11 @@ def test_a_run_that_hung_or_crashed(logs: Path, capsys: pytest.CaptureFixture[st
     lines = told(capsys, logs)
     assert lines[0] == f"{run.name} is killed: crashed: NCCL watchdog (SIGABRT)."
     assert lines[2].endswith(" and crashed (NCCL watchdog (SIGABRT)) after 40s at step 9.")
+    one = {"ended_on": "n1", "ended_rank": 0}
+    append_row(run / "attempts.jsonl", {"attempt": 2, "nodes": "n1", "cause": "out of memory or killed", **one})
+    lines = told(capsys, logs)
+    assert lines[0] == f"{run.name} is killed: perhaps out of memory."
+    assert lines[2].endswith(" and was killed (by the kernel for its memory, or by hand) after 40s at step 9.")
 
 
 def test_a_run_that_is_silent_before_its_first_step(
