@@ -26,6 +26,7 @@ COMMANDS = {
     "prepare": ("launch.prepare:prepare_command", "", ""),
     "ended": ("launch.ended:ended_command", "", ""),
     "begin": ("launch.execute:begin_command", "", ""),
+    "refused": ("launch.execute:refused_command", "", ""),
 }
 
 

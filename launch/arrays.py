@@ -13,7 +13,7 @@ from launch.cluster import USUAL, largest_array
 from launch.execute import ROOT
 from launch.prepare import read_job
 from launch.rehearse import active_environment
-from launch.script import FIRST, Header, check_syntax, options_of, read_text, slurm_quoted
+from launch.script import FIRST, Header, check_syntax, commands_of, options_of, read_text, slurm_quoted
 from launch.submit import Submission
 from runs.files import write_text
 
@@ -80,7 +80,7 @@ def evaluation(header: Header) -> list[str]:
         'cd -- "$run/code" || exit',
         "# shellcheck source=/dev/null",
         "source job_scripts/environment.sh",
-        *(["set +u", *header.commands, "set -u"] if header.commands else []),
+        *commands_of(header),
         *active_environment(ROOT),
         'exec "${python:?}" -m inference evaluate --run "$run"',
     ]

@@ -22,7 +22,7 @@ from rich.console import Console
 from config.errors import UserError
 from launch.execute import ROOT
 from launch.rehearse import active_environment
-from launch.script import Header, options_of, read_text, slurm_quoted
+from launch.script import Header, commands_of, options_of, read_text, slurm_quoted
 from launch.slurm import GONE, ask
 from launch.submit import clean_environment, complaint
 from runs.causes import ask_slurm, seconds
@@ -67,12 +67,12 @@ def submit(desk: Path, header: Header) -> str:
     lines += ["#SBATCH --requeue", "#SBATCH --open-mode=append", "#SBATCH --signal=USR1@60"]
     lines += [f'#SBATCH --output="{slurm_quoted(str(desk))}/log"', "set -uo pipefail"]
     lines += ["trap : TERM USR1", f"cd -- {shlex.quote(str(ROOT))} || exit", "source job_scripts/environment.sh"]
-    lines += ["set +u", *header.commands, "set -u", *active_environment(ROOT)]
+    lines += [*commands_of(header), *active_environment(ROOT)]
     lines += ["unset SLURM_CPU_BIND SLURM_EXPORT_ENV", f"desk={shlex.quote(str(desk))}"]
     # What srun inherits by itself is asked first, in a step of its own.
     lines += ['srun bash -c \'env -u OMP_NUM_THREADS nproc > "$0/inherited-$SLURM_PROCID"\' "$desk"']
     lines += ["export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}"]
-    lines += ['srun "${python:?}" -m launch.probe "$desk" & step=$!']
+    lines += ['srun ${EBT_SRUN:-} "${python:?}" -m launch.probe "$desk" & step=$!']
     lines += ["until wait $step; ! kill -0 $step 2>/dev/null; do :; done", 'touch "$desk/over"', "sleep 120"]
     script = desk / "doctor.slurm"
     script.write_text("\n".join(lines) + "\n")
@@ -209,6 +209,8 @@ def seen_from_nodes(processes: list[dict[str, Any]]) -> Finding:
 
 
 def environment(processes: list[dict[str, Any]]) -> Finding:
+    if words := processes[0]["words"]:
+        return Finding("Python of jobs", "ok", f"what the header says: {words}")
     other = [process for process in processes if process["python"] != sys.prefix]
     no = f"jobs run {other[0]['python']} and this is {sys.prefix}" if other else ""
     return judged("Python of jobs", not other, "the same as here", no, "activate the environment before submitting")

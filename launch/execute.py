@@ -22,6 +22,8 @@ from launch.rehearse import active_environment, rehearse
 from launch.script import HEADERS, Header, check_syntax, job_script, read_header, read_text
 from launch.submit import Submission, clean_environment, need_slurm
 from runs import RunFolder
+from runs.attempts import Attempt
+from runs.causes import REFUSED
 from runs.files import write_json, write_text
 from runs.folder import slurm_job
 
@@ -223,3 +225,15 @@ def begin(run: Path) -> None:
         kept.pop("starts", None)  # somebody submitted the script once more
     write_json(run / "job.json", kept | job)
     note_start(run)
+
+
+def refused_command(argv: list[str]) -> int:
+    """`launch refused RUN SENTENCE`: what the job notes where its header's commands fail, and no process starts."""
+    folder, sentence = RunFolder.open(Path(argv[0])), argv[1]
+    begin(folder.path)
+    folder.lock()
+    folder.close_killed()
+    attempt = Attempt(folder, folder.newest_step)
+    attempt.begin()
+    attempt.end(folder.newest_step, f"{REFUSED}{sentence}")
+    return 0

@@ -17,7 +17,7 @@ from config.errors import UserError
 from launch.execute import ROOT
 from launch.prepare import prepare
 from launch.rehearse import active_environment
-from launch.script import Header, read_text, slurm_quoted
+from launch.script import Header, commands_of, read_text, slurm_quoted
 from launch.slurm import GONE, ask
 from launch.submit import clean_environment, complaint
 from runs.reading import Run
@@ -232,5 +232,5 @@ def drill_script(header: Header) -> str:
     body = [line for line in lines if not line.startswith("#")]
     short = [f"#SBATCH --time={MINUTES}", "#SBATCH --signal=USR1@60", "#SBATCH --job-name=drill"]
     place = next(number for number, line in enumerate(body) if line.startswith("if "))
-    commands = ["set +u", *header.commands, "set -u", *active_environment(ROOT)]
+    commands = [*commands_of(header), *active_environment(ROOT)]
     return "\n".join([lines[0], *own, *header.options, *short, *body[:place], *commands, *body[place:]]) + "\n"

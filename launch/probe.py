@@ -45,6 +45,7 @@ def findings(desk: Path, rank: str) -> dict[str, Any]:
     return {
         "host": platform.node(),
         "python": sys.prefix,
+        "words": " ".join(os.environ.get(name, "") for name in ("EBT_SRUN", "EBT_PYTHON")).strip(),
         "cores": cores,
         "asked": os.environ.get("SLURM_CPUS_PER_TASK"),
         "is_locked": is_locked(desk / "lock"),

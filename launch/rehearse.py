@@ -25,6 +25,13 @@ IN_A_JOB = {
     "EBT_STEP_OF": "0",
 }  # as a process of the job sees it
 PATIENCE = 30  # seconds
+# What `conda activate` also does: packages set what they need in these files, which may read unset variables.
+ACTIVATE = (
+    "set +u",
+    "# shellcheck source=/dev/null",
+    'for file in "$CONDA_PREFIX"/etc/conda/activate.d/*.sh; do [[ ! -r $file ]] || source "$file"; done',
+    "set -u",
+)
 
 
 def rehearse(script: Path, flags: list[str], environment: dict[str, str], in_a_job: bool) -> list[str]:
@@ -36,7 +43,7 @@ def rehearse(script: Path, flags: list[str], environment: dict[str, str], in_a_j
             stand_in.chmod(0o755)
         heard = Path(folder) / "heard"
         mine = environment | {"EBT_REHEARSAL": str(heard), "PATH": f"{folder}:{environment.get('PATH', '')}"}
-        mine |= {"VIRTUAL_ENV": folder} | (IN_A_JOB if in_a_job else {})
+        mine |= {"VIRTUAL_ENV": folder, "EBT_PYTHON": ""} | (IN_A_JOB if in_a_job else {})
         process = subprocess.Popen(
             ["bash", str(script), *flags],
             env=mine,
@@ -81,6 +88,8 @@ def active_environment(root: Path) -> list[str]:
         prefixes = {"VIRTUAL_ENV": sys.prefix}
     elif not prefixes and (root / ".venv" / "bin" / "python").exists():
         prefixes = {"VIRTUAL_ENV": str(root / ".venv")}
-    return [
-        f'export {name}={shlex.quote(path)} PATH={shlex.quote(path)}/bin:"$PATH"' for name, path in prefixes.items()
-    ]
+    lines = []
+    for name, path in prefixes.items():
+        lines += [f'export {name}={shlex.quote(path)} PATH={shlex.quote(path)}/bin:"$PATH"']
+        lines += ACTIVATE if name == "CONDA_PREFIX" else []
+    return lines

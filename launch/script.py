@@ -109,8 +109,7 @@ def job_script(
         *("# shellcheck source=/dev/null", "source job_scripts/environment.sh"),
         *("# shellcheck source=/dev/null", "source job_scripts/under_slurm.sh"),
     ]
-    if header and header.commands:
-        lines += [f"# {header.name}:", "set +u", *header.commands, "set -u"]
+    lines += commands_of(header) if header else []
     told = [line for line in text.replace("\r", "").rstrip("\n").split("\n") if not (header and line[:7] == "#SBATCH")]
     lines += [
         *environment,
@@ -120,6 +119,15 @@ def job_script(
         *(f"#| {line}".rstrip() for line in told),
     ]
     return "\n".join(lines) + "\n"
+
+
+def commands_of(header: Header) -> list[str]:
+    """The header's commands, below `source job_scripts/environment.sh`; the first that fails ends the job."""
+    if not header.commands:
+        return []
+    failed = f"trap 'header_failed {header.name} $? $LINENO' ERR"
+    # Commands of sites, such as `module`, read variables that are not there.
+    return [f"# {header.name}:", "set +u", "find_module", failed, *header.commands, "trap - ERR", "set -u"]
 
 
 def slurm_quoted(path: str) -> str:

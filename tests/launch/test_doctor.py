@@ -22,6 +22,7 @@ from runs.notice import kill_wait, lead, shortest
 LEARNED = {"partition": "main", "cores": "2", "requeue": True, "time": 86400.0, "account": None, "tasks": 1}
 LEARNED |= {"nodes": "1", "gpus": None}
 PROCESS = {"host": "n1", "python": sys.prefix, "cores": 2, "asked": "2", "is_locked": True, "renames": True}
+PROCESS |= {"words": ""}
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.conftest import ROOT, Door
 from tests.launch.checkout import SCRIPT, Checkout
 
 GOLDEN = Path(__file__).parent / "golden"
-HEADERS = ("local_cpu", "reference_a100", "reference_h100_multinode")
+HEADERS = ("local_cpu", "reference_a100", "reference_apptainer", "reference_h100_multinode", "reference_pyxis")
 ACCEPTS = 'echo "7"'  # a Slurm that takes everything
 RECORD = {"config.json", "command.txt", "code.json", "code.diff", "environment.json", "job_script.slurm", "code"}
 
@@ -133,7 +133,7 @@ def test_words_reach_the_run_as_they_were_typed(desk: Path, words: list[str]) ->
         ([], "bash slurm_executor.sh [HEADER] JOB_SCRIPT"),
         (
             ["nowhere", SCRIPT],
-            "HEADER is 'nowhere': choose local_cpu, reference_a100, reference_h100_multinode, or add",
+            "HEADER is 'nowhere': choose local_cpu, reference_a100, reference_apptainer, reference_h100_multinode, ref",
         ),
         (["local_cpu"], "JOB_SCRIPT is missing after job_scripts/headers/local_cpu.slurm: choose job_scripts/"),
         (["local_cpu", "job_scripts/no.sh"], "JOB_SCRIPT is 'job_scripts/no.sh': there is no such file; choose job_"),

@@ -15,7 +15,7 @@ from config import parse_command_line
 from tests.conftest import ROOT, Door
 from tests.slurm.jobs import environment
 
-SCRIPTS = sorted([*ROOT.glob("job_scripts/**/*.s*"), ROOT / ".ci" / "run", *ROOT.glob("*.sh")])
+SCRIPTS = sorted([*ROOT.glob("job_scripts/**/*.s*"), *ROOT.glob("*.sh"), ROOT / ".ci/run", ROOT / "job_scripts/python"])
 
 
 def test_train_slurm_with_plain_bash(door: Door) -> None:

@@ -1,0 +1,74 @@
+"""Headers on a real cluster: a command that fails stops the job, and containers of several words run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runs.reading import Run
+from tests.conftest import ROOT
+from tests.launch.checkout import SCRIPT, Checkout
+from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import attempts
+from tests.slurm.test_executor import Submitted, wait
+
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def checkout(cluster: Cluster, tmp_path: Path) -> Checkout:
+    cluster.stop_jobs()
+    return Checkout(tmp_path / "checkout")
+
+
+def header(checkout: Checkout, text: str) -> None:
+    (checkout.root / "job_scripts" / "headers" / "mine.slurm").write_text(text)
+
+
+def commands_of_reference(name: str) -> str:
+    lines = (ROOT / "job_scripts" / "headers" / f"{name}.slurm").read_text().splitlines()
+    return "".join(line + "\n" for line in lines if not line.startswith("#"))
+
+
+def test_a_module_that_cannot_be_loaded_stops_the_job(cluster: Cluster, checkout: Checkout) -> None:
+    header(checkout, "#SBATCH --nodes=1\nmodule purge\nmodule load cuda/99\nexport REACHED=1\n")
+    job = Submitted(cluster, checkout.execute("mine", SCRIPT, more=cluster.environment))
+    wait("its end", lambda: job.show("JobState") == "FAILED")
+    said = "job_scripts/headers/mine.slurm: `module load cuda/99` ended with status 127; correct that line, or add ||"
+    assert said in job.log.read_text() and "there is no `module` on" in job.log.read_text()
+    (attempt,) = attempts(job.run)
+    assert attempt["cause"].startswith(f"refused: {said}") and attempt["job"] == job.id
+    assert not (job.run / "heard.json").exists() and job.show("Restarts") == "0"
+    assert Run(job.run).state == "failed"
+
+
+def test_the_header_for_apptainer(cluster: Cluster, checkout: Checkout) -> None:
+    """With a stand-in for apptainer: each Python of the job is called by way of it, in the script and on both nodes."""
+    header(checkout, "#SBATCH --nodes=2\n" + commands_of_reference("reference_apptainer"))
+    seen = checkout.root.parent / "seen"
+    checkout.program("apptainer", f'echo "$APPTAINER_BIND $*" >> {seen}; [[ $3 == /an.sif ]] && shift 3 && exec "$@"')
+    more = cluster.environment | {"EBT_IMAGE": "/an.sif"}
+    job = Submitted(cluster, checkout.execute("mine", SCRIPT, "--run_name", "a b", more=more))
+    job.wait_for_state("COMPLETED")
+    assert len(list(job.run.glob("process-*"))) == 2 and checkout.heard()["argv"][-4:-2] == ["--run_name", "a b"]
+    bound = f"{job.run}/code,{checkout.logs}"
+    lines = seen.read_text().splitlines()
+    assert lines[0] == f"{bound} exec --nv /an.sif python -m launch begin {job.run}"
+    assert len(lines) == 3 and all(" exec --nv /an.sif python train_model.py" in line for line in lines[1:])
+
+
+def test_the_header_for_pyxis(cluster: Cluster, checkout: Checkout) -> None:
+    """With a stand-in for a srun that has pyxis' options, in front of the real one."""
+    header(checkout, "#SBATCH --nodes=2\n" + commands_of_reference("reference_pyxis"))
+    seen = checkout.root.parent / "seen"
+    taken = 'rest=(); for word in "$@"; do [[ $word == --container-* ]] || rest+=("$word"); done'
+    checkout.program("srun", f'echo "$*" > {seen}; {taken}; exec /usr/bin/srun "${{rest[@]}}"')
+    more = cluster.environment | {"EBT_IMAGE": "nvcr.io#nvidia/pytorch"}
+    job = Submitted(cluster, checkout.execute("mine", SCRIPT, more=more))
+    job.wait_for_state("COMPLETED")
+    assert len(list(job.run.glob("process-*"))) == 2
+    code = f"{job.run}/code"
+    mounts = f"--container-mounts={code}:{code},{checkout.logs}:{checkout.logs}"
+    said = seen.read_text()
+    assert f"--container-image=nvcr.io#nvidia/pytorch {mounts} --container-workdir={code} bash {SCRIPT}" in said
