@@ -20,7 +20,7 @@ from statistics import mean, stdev
 
 from benchmarks.sheet import Sheet
 from config import parse_command_line
-from data.parallel import usable_cores
+from config.cpus import own_cpus
 from data.progress import notice
 from models import LanguageModel, build_model
 from training.cost import batch_costs
@@ -66,7 +66,7 @@ def run(arms: Sequence[Arm] = ARMS, seeds: Sequence[int] = SEEDS, steps: int = S
     for arm in arms:
         own, other = (flops[arm.group, name] for name in (arm.name, arm.as_costly or arm.name))
         counts[arm] = round(steps * other / own)
-    with tempfile.TemporaryDirectory() as logs, ThreadPoolExecutor(usable_cores()) as pool:
+    with tempfile.TemporaryDirectory() as logs, ThreadPoolExecutor(own_cpus()) as pool:
         jobs = {
             (arm, seed): pool.submit(train, f"{arm.flags} {more} --seed {seed} --max_steps {counts[arm]}", logs)
             for arm in arms

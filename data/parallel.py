@@ -5,26 +5,22 @@ Threads are enough: what is mapped runs without the interpreter's lock, in anoth
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from config.cpus import own_cpus
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-def usable_cores() -> int:
-    """Cores this process may run on; a Slurm job often has fewer than the machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None
 ) -> Iterator[Result]:
     """Yield function(item) in order. At most one item per thread waits, so the input may be larger than memory."""
-    threads = threads or usable_cores()
+    threads = threads or own_cpus()
     with ThreadPoolExecutor(threads) as pool:
         running: deque[Future[Result]] = deque()
         try:

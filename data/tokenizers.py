@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from config.cpus import own_cpus
 from data.cache import cache_errors, replace_file
 from data.errors import DataError
 from data.hub import first_line, hub_is_reachable, refusal
@@ -90,6 +91,7 @@ class FastTokenizer:
     ) -> None:
         # said explicitly, or the library warns in every loader process that is forked later
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+        os.environ.setdefault("RAYON_NUM_THREADS", str(own_cpus()))  # the library's own, read when it first encodes
         backend.no_truncation()
         backend.no_padding()
         backend.encode_special_tokens = True

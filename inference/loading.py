@@ -20,7 +20,7 @@ from runs import RunFolder
 from runs.reading import Run, all_runs, meant
 from training.checkpoints import CheckpointError, read_checkpoint
 from training.resume import Weights
-from training.waiting import watch_neighbours
+from training.waiting import limit_threads, watch_neighbours
 
 SHOWN = 5  # runs that an error lists
 TWINS = ("-transformer++", "-transformer++-flops")
@@ -41,6 +41,7 @@ class Loaded:
 def load(wanted: Model) -> Loaded:
     """The model that --run or --ckpt names, on its device, without gradients."""
     torch.set_flush_denormal(True)  # softmax tails are denormal: worth 2x on a CPU
+    limit_threads()
     watch_neighbours()
     if wanted.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device is 'cuda': this machine has no GPU that torch can use; choose auto or cpu.")

@@ -188,13 +188,17 @@ def requeue(patient: Patient) -> Finding:
 
 
 def cores(patient: Patient, processes: list[dict[str, Any]]) -> Finding:
+    """CPUs that were asked for, that processes are bound to, and that they use."""
     inherited = [int(file.read_text()) for file in patient.desk.glob("inherited-*")]
-    asked, found = int(processes[0]["asked"] or 1), min(process["cores"] for process in processes)
-    own = "srun inherits them" if inherited and min(inherited) >= asked else "srun has to be told, which the scripts do"
-    words = f"{asked} asked for, {found} usable by each process; {own}"
-    return Finding(
-        "CPUs", "ok" if found >= asked else "fails", words, "see --cpus-per-task, and TaskPlugin of the site"
-    )
+    asked, bound = processes[0]["asked"], min(process["cores"] for process in processes)
+    used, threads = min(process["own"] for process in processes), processes[0]["threads"]
+    inherits = "srun inherits them" if inherited and min(inherited) >= asked else "srun is told, as it inherits fewer"
+    where = f"bound to {bound}" if bound <= asked else f"not bound (to {bound} of the node)"
+    words = f"{asked} asked for, {where}, {threads or used} used by each process; {inherits}"
+    if used < asked:
+        return Finding("CPUs", "fails", words, "see --cpus-per-task, and TaskPlugin of the site")
+    too_many = threads is not None and threads.isdecimal() and int(threads) > asked
+    return Finding("CPUs", "look" if too_many else "ok", words, f"OMP_NUM_THREADS is {threads}; leave it out")
 
 
 def seen_from_nodes(processes: list[dict[str, Any]]) -> Finding:

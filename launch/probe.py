@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from config.cpus import asked_cpus, bound_cpus, own_cpus
 from runs.files import write_json
 
 PATIENCE = 120.0  # seconds to wait for the signal
@@ -41,13 +42,14 @@ def renames(folder: Path, name: str) -> bool:
 
 
 def findings(desk: Path, rank: str) -> dict[str, Any]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "host": platform.node(),
         "python": sys.prefix,
         "words": " ".join(os.environ.get(name, "") for name in ("EBT_SRUN", "EBT_PYTHON")).strip(),
-        "cores": cores,
-        "asked": os.environ.get("SLURM_CPUS_PER_TASK"),
+        "cores": bound_cpus(),
+        "asked": asked_cpus() or 1,
+        "own": own_cpus(),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
         "is_locked": is_locked(desk / "lock"),
         "renames": renames(desk, f"process-{rank}"),
         "told": None,

@@ -42,7 +42,7 @@ from training.recorder import MetricsFile, Recorder
 from training.rehearsal import rehearsal
 from training.schedules import warm_up_steps
 from training.usage import Usage
-from training.waiting import watch_neighbours
+from training.waiting import limit_threads, watch_neighbours
 from training.wandb_run import Histograms, wandb_run
 from training.watch import Watch
 
@@ -63,6 +63,7 @@ def prepare_process(config: RunConfig) -> None:
     warnings.filterwarnings("ignore", message=".*srun. command is available.*")  # a run without srun is no mistake
     for package in ("pytorch_lightning", "lightning_fabric"):  # which devices there are, what to buy: no news to a run
         logging.getLogger(f"{package}.utilities.rank_zero").setLevel(logging.WARNING)
+    limit_threads()
     watch_neighbours(partial(print, file=sys.stderr))
 
 

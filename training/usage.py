@@ -17,6 +17,7 @@ import pytorch_lightning as pl
 import torch
 
 from config import RunConfig
+from config.cpus import own_cpus
 from data.watch import own_memory
 from runs.files import append_row, read_rows, write_json, write_text
 from training.recorder import Recorder
@@ -213,4 +214,5 @@ class Usage(pl.Callback):
             row_bytes=self.row_bytes,
             tokens_per_second=self.recorder.tokens / max(1e-9, self.recorder.seconds),
             wait_share=self.recorder.waited / max(1e-9, self.recorder.seconds),
+            own_cores=own_cpus(),
         )

@@ -28,7 +28,7 @@ class Machine:
     """What there was to use.
 
     memory_bytes: of the machine. allowed_bytes: of it to this run. free_bytes: least that the machine had left free.
-    row_bytes: memory that one row of a batch takes.
+    row_bytes: memory that one row of a batch takes. own_cores: of the run's task; all of the machine's where 0.
     """
 
     cores: int
@@ -39,6 +39,7 @@ class Machine:
     row_bytes: float = 0.0
     tokens_per_second: float = 0.0
     wait_share: float = 0.0
+    own_cores: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,9 @@ def loader_verdict(machine: Machine, config: RunConfig) -> Verdict:
     share, workers = machine.wait_share, config.data.num_workers
     if share < STARVED:
         return Verdict("loader", f"the loader keeps up: batches were waited for in {share:.1%} of the time.", True)
-    if workers < machine.cores - 1 or workers == 0:
-        wanted = min(max(1, 2 * workers), max(1, machine.cores - 1))
+    cores = machine.own_cores or machine.cores
+    if workers < cores - 1 or workers == 0:
+        wanted = min(max(1, 2 * workers), max(1, cores - 1))
         change = f"--num_workers {wanted} (now {workers})"
     else:
         change = f"--prefetch_factor {2 * config.data.prefetch_factor} (now {config.data.prefetch_factor})"

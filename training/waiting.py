@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from config.cpus import own_cpus
+
 LOOK = 0.5  # seconds between looks
 CROWDED = 0.1  # seconds of waiting for a core, over all threads, in a second
 CROWDED_LOOKS = 2  # in a row, before threads sleep
@@ -28,6 +30,12 @@ QUIET = 0.03
 QUIET_LOOKS = 20  # in a row, before threads spin again
 OWN_CHOICE = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # of a person who knows better
 WORDS = "other work shares the cores of this run: while it does, waiting threads sleep and leave the cores to it."
+
+
+def limit_threads() -> None:
+    """As many threads as CPUs are this process's, also where it may run on more; a person's OMP_NUM_THREADS wins."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(torch.get_num_threads(), own_cpus()))
 
 
 class Sleep:

@@ -21,8 +21,8 @@ from runs.notice import kill_wait, lead, shortest
 
 LEARNED = {"partition": "main", "cores": "2", "requeue": True, "time": 86400.0, "account": None, "tasks": 1}
 LEARNED |= {"nodes": "1", "gpus": None}
-PROCESS = {"host": "n1", "python": sys.prefix, "cores": 2, "asked": "2", "is_locked": True, "renames": True}
-PROCESS |= {"words": ""}
+PROCESS = {"host": "n1", "python": sys.prefix, "cores": 2, "asked": 2, "is_locked": True, "renames": True}
+PROCESS |= {"words": "", "own": 2, "threads": None}
 
 
 @pytest.fixture
@@ -116,10 +116,13 @@ def test_grace() -> None:
 def test_cores(tmp_path: Path) -> None:
     patient: Any = type("Patient", (), {"desk": tmp_path})
     (tmp_path / "inherited-0").write_text("1\n")
-    assert told(cores(patient, [PROCESS]))[1].startswith(
-        "2 asked for, 2 usable by each process; srun has to be told, which the scripts do"
-    )
-    assert cores(patient, [PROCESS, {**PROCESS, "cores": 1}]).verdict == "fails"
+    words = "2 asked for, bound to 2, 2 used by each process; srun is told, as it inherits fewer"
+    assert cores(patient, [PROCESS]) == Finding("CPUs", "ok", words, cores(patient, [PROCESS]).advice)
+    unbound = cores(patient, [{**PROCESS, "cores": 64}])
+    assert unbound.verdict == "ok" and "not bound (to 64 of the node), 2 used" in unbound.found
+    assert cores(patient, [PROCESS, {**PROCESS, "cores": 1, "own": 1}]).verdict == "fails"
+    own = cores(patient, [{**PROCESS, "threads": "16"}])
+    assert (own.verdict, own.advice) == ("look", "OMP_NUM_THREADS is 16; leave it out")
 
 
 def test_files_and_python_of_nodes() -> None:

@@ -65,7 +65,7 @@ def test_the_doctor(
         "signals         reach 1 process within",
         "look  preemption      requeue, with 15 + 5 s between notice and end",
         "requeue         allowed, and the job keeps its number",
-        "CPUs            2 asked for, 2 usable by each process",
+        "CPUs            2 asked for, bound to 2, 1 used by each process",
         "files of nodes  locks and renames of the log folder hold between this machine and the nodes",
         "Python of jobs  the same as here",
         "accounting      none (sacct does not answer); nothing here needs it",

@@ -1,12 +1,14 @@
-"""Headers on a real cluster: a command that fails stops the job, and containers of several words run it."""
+"""What differs between clusters, on a real one: commands of headers, containers, and nodes that do not bind tasks."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from runs.reading import Run
+from tests.config.test_cpus import THREADS
 from tests.conftest import ROOT
 from tests.launch.checkout import SCRIPT, Checkout
 from tests.slurm.cluster import Cluster
@@ -72,3 +74,13 @@ def test_the_header_for_pyxis(cluster: Cluster, checkout: Checkout) -> None:
     mounts = f"--container-mounts={code}:{code},{checkout.logs}:{checkout.logs}"
     said = seen.read_text()
     assert f"--container-image=nvcr.io#nvidia/pytorch {mounts} --container-workdir={code} bash {SCRIPT}" in said
+
+
+def test_threads_follow_the_task_where_the_node_does_not_bind(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    bound = "import os; print(len(os.sched_getaffinity(0)))"
+    assert int(cluster.run("srun", "-c1", sys.executable, "-c", bound)) > 1, "a task of one CPU may use all cores"
+    assert cluster.run("srun", "-c1", sys.executable, "-c", THREADS) == "1\n"
