@@ -25,6 +25,7 @@ from launch.probe import is_locked, renames
 from launch.rehearse import active_environment
 from launch.script import HEADERS, Header
 
+HERE = Path(__file__).resolve().parent.parent  # where `runs` is imported from
 LOW = 5e9  # bytes of free disk below which a doctor frowns
 COLOURS = {"ok": "green", "look": "yellow", "fails": "red"}
 LEAD = 120  # seconds of warning ahead of a time limit
@@ -92,9 +93,10 @@ def files(logs: Path) -> list[Finding]:
         logs.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="doctor_", dir=logs) as folder:
             lock = Path(folder) / "lock"
-            holder = subprocess.Popen([sys.executable, "-c", HOLD, str(lock)], stdout=subprocess.PIPE)
+            words = [sys.executable, "-c", HOLD, str(lock)]
+            holder = subprocess.Popen(words, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             assert holder.stdout is not None
-            holder.stdout.read(1)  # it has the lock
+            by_file = holder.stdout.read(1) == b"f"  # it has the lock
             kept = is_locked(lock)
             holder.kill()
             holder.communicate()
@@ -104,20 +106,24 @@ def files(logs: Path) -> list[Finding]:
         advice = "choose a folder that you can write to, with --logs_dir"
         return [Finding("log folder", "fails", f"{logs} cannot be written to ({error.strerror})", advice)]
     free = shutil.disk_usage(logs).free
+    by_files = "none of this file system; files that name their process stand for them, and are respected"
     no_lock = "two processes could write into one run; put --logs_dir on another file system"
     return [
         Finding("log folder", "ok", str(logs)),
-        judged("locks", kept and freed, "respected, and freed when their process dies", "not respected", no_lock),
+        Finding("locks", "look", by_files, "ask the site to mount it with flock, or put --logs_dir on another")
+        if by_file and kept and freed
+        else judged("locks", kept and freed, "respected, and freed when their process dies", "not respected", no_lock),
         judged("renames", whole, "whole or not at all", "not whole", "a checkpoint could be lost; use another disk"),
         Finding("disk", "ok" if free > LOW else "look", f"{free / 1e9:,.0f} GB free", "remove runs, or ask for more"),
     ]
 
 
 HOLD = """\
-import fcntl, sys, time
-file = open(sys.argv[1], "a+")
-fcntl.lockf(file, fcntl.LOCK_EX)
-print("x", end="", flush=True)
+import pathlib, sys, time
+from runs.lock import Lock
+lock = Lock(pathlib.Path(sys.argv[1]))
+lock.acquire()
+print("f" if lock.is_by_file else "k", end="", flush=True)
 time.sleep(60)
 """
 

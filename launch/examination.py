@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from launch.script import Header, commands_of, options_of, read_text, slurm_quot
 from launch.slurm import GONE, ask
 from launch.submit import clean_environment, complaint
 from runs.causes import ask_slurm, seconds
+from runs.lock import Lock
 from runs.notice import kill_wait, settings
 
 DAY = 86400
@@ -48,13 +48,13 @@ def judged(what: str, good: bool, yes: str, no: str, advice: str) -> Finding:
 def probe(logs: Path, header: Header) -> tuple[list[Finding], dict[str, Any]]:
     """What a job of a minute finds, and what goes into a header."""
     desk = Path(tempfile.mkdtemp(prefix="doctor_", dir=logs))
-    job = ""
+    job, lock = "", Lock(desk / "lock")
     try:
-        with open(desk / "lock", "a+") as lock:
-            fcntl.lockf(lock, fcntl.LOCK_EX)
-            job = submit(desk, header)
-            return examine(Patient(job, desk))
+        lock.acquire()
+        job = submit(desk, header)
+        return examine(Patient(job, desk))
     finally:
+        lock.release()
         if job:
             ask("scancel", job, patience=60)
         shutil.rmtree(desk, ignore_errors=True)

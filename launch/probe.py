@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import signal
@@ -16,17 +15,20 @@ from typing import Any
 
 from config.cpus import asked_cpus, bound_cpus, own_cpus
 from runs.files import write_json
+from runs.lock import Lock
 
 PATIENCE = 120.0  # seconds to wait for the signal
 
 
 def is_locked(path: Path) -> bool:
     """Whether a lock that another process holds, perhaps on another machine, is respected here."""
-    with open(path, "a+") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            return True
+    lock = Lock(path)
+    try:
+        lock.acquire()
+    except BlockingIOError:
+        return True
+    finally:
+        lock.release()
     return False
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ from typing import Any
 from launch.execute import ROOT
 from launch.submit import clean_environment
 from runs.files import write_json
+from runs.lock import Lock, as_record, is_alive
 from runs.reading import Run
 from runs.signals import GOES_ON
 
@@ -63,10 +63,13 @@ def unfinished_runs(logs: Path) -> set[Path]:
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Hold a lock that the kernel gives back when this process dies."""
-    with open(path, "a+") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    """Hold a lock that is given back when this process dies."""
+    lock = Lock(path)
+    lock.acquire(wait)
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def worker(logs: Path) -> int | None:
@@ -76,26 +79,6 @@ def worker(logs: Path) -> int | None:
         if is_alive(record):
             return int(record["process"])
     return None
-
-
-def is_alive(record: dict[str, Any]) -> bool:
-    """Whether the very process of this record lives; its number alone may be another's by now."""
-    import psutil
-
-    try:
-        process = psutil.Process(int(record["process"]))
-        return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - float(record["created"])) < 2
-    except (psutil.Error, KeyError, TypeError, ValueError):
-        return False
-
-
-def as_record(process: int) -> dict[str, Any]:
-    import psutil
-
-    try:
-        return {"process": process, "created": psutil.Process(process).create_time()}
-    except psutil.Error:
-        return {"process": process}
 
 
 class Worker:

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from runs.lock import lack_of_locks
+
 VERSION = 2  # of the tables and of what stands in them; another one is made anew
 PATIENCE = 3.0  # seconds to wait for another process that writes
 # Errors SQLITE_X… by which the file is whole, but somebody has it, or it is out of reach.
@@ -45,6 +47,9 @@ class Database:
     def read(self) -> tuple[dict[str, Row], dict[str, str]]:
         """All rows by run, and the groups of settings; nothing where there is nothing to be read."""
         if not (self.path.parent / "runs").is_dir():  # no folder of runs, so no place for a file of ours
+            return {}, {}
+        if problem := lack_of_locks(self.path.parent):  # SQLite would wait for one until its patience ends
+            self.tell(problem)
             return {}, {}
         try:
             return self.attempt()

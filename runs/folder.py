@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -19,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from config import RunConfig
 from config.errors import UserError
@@ -27,6 +26,7 @@ from config.record import to_dict
 from runs import causes
 from runs.attempts import Attempt, merged, slurm_job, stamp
 from runs.files import append_row, read_rows, write_json, write_text
+from runs.lock import Lock
 from runs.processes import JOB_RUN_DIR, is_first_process, process_rank
 from runs.signals import GOES_ON, listener
 
@@ -61,7 +61,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
         self.attempts = path / "attempts.jsonl"
-        self._lock: IO[str] | None = None
+        self._lock: Lock | None = None
 
     @classmethod
     def for_run(cls, config: RunConfig) -> RunFolder:
@@ -154,12 +154,11 @@ class RunFolder:
         )
 
     def lock(self) -> None:
-        """Hold the folder for this process; the kernel lets go when the process dies, however it dies."""
-        self._lock = open(self.path / "lock", "a+")  # noqa: SIM115 (held until the process ends)
+        """Hold the folder for this process, until it ends, however it ends."""
+        self._lock = Lock(self.path / "lock")
         try:
-            # lockf and not flock: loader processes that outlive a killed run must not hold its lock.
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
+            self._lock.acquire()
+        except BlockingIOError:
             raise RunError(
                 f"another process is writing run {self.run_id}: wait for it, stop it, or choose another --run_name."
             ) from None

@@ -5,11 +5,9 @@ Nothing here writes or takes a lock, so runs of other people and of newer versio
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,6 +18,7 @@ from typing import Any, NamedTuple
 
 from config.errors import UserError
 from runs.files import rows_of
+from runs.lock import holder
 
 KILLED = "out of memory or killed"  # how an attempt ended whose process the kernel or a person killed
 WAITING = ("submitting", "held", "released")
@@ -136,14 +135,7 @@ class Run:
     @property
     def holder(self) -> int:
         """The process that holds the run's lock, as far as this machine can tell; 0 where there is none."""
-        try:
-            with open(self.path / "lock", "rb") as file:
-                # F_GETLK asks and takes nothing; a lock tried and given back could turn a starting run away.
-                asked = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-                kind, *_, process = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, asked))
-                return 0 if kind == fcntl.F_UNLCK else process or -1
-        except OSError:
-            return 0
+        return holder(self.path / "lock")
 
     @property
     def is_held(self) -> bool:

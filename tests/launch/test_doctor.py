@@ -18,6 +18,7 @@ from launch.examination import Finding, accounting, cores, environment, grace, r
 from launch.probe import findings, is_locked, renames
 from launch.script import options_of
 from runs.notice import kill_wait, lead, shortest
+from tests.conftest import ROOT
 
 LEARNED = {"partition": "main", "cores": "2", "requeue": True, "time": 86400.0, "account": None, "tasks": 1}
 LEARNED |= {"nodes": "1", "gpus": None}
@@ -76,10 +77,9 @@ def test_mistakes(words: list[str], sentence: str, no_slurm: None, capsys: pytes
 
 
 def test_what_a_process_finds(tmp_path: Path) -> None:
-    holder = subprocess.Popen(
-        [sys.executable, "-c", launch.doctor.HOLD, str(tmp_path / "lock")], stdout=subprocess.PIPE
-    )
-    assert holder.stdout is not None and holder.stdout.read(1) == b"x"
+    words = [sys.executable, "-c", launch.doctor.HOLD, str(tmp_path / "lock")]
+    holder = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE)
+    assert holder.stdout is not None and holder.stdout.read(1) == b"k"
     found = findings(tmp_path, "0")
     assert found["is_locked"] and found["renames"] and found["python"] == sys.prefix and found["cores"] >= 1
     holder.kill()

@@ -1,0 +1,227 @@
+"""One process at a time: a lock that the kernel keeps or, where a file system has none, a file that names its process.
+
+Lustre without flock and some network file systems refuse every lock. There the lock at PATH is PATH.owner, which can be
+created once only. Its process touches it every few seconds, so that another machine, which cannot look for the process,
+can tell that it lives.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import platform
+import secrets
+import struct
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from runs.attempts import slurm_job
+
+UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+BEAT = 5.0  # seconds between signs of life
+SILENCE = 60.0  # seconds without one, after which a process of another machine counts as dead
+NONE = "this file system has no locks"
+LOST = "{}: another process took this run's lock, as this one gave no sign of life: it ends here.\n"
+Record = dict[str, Any]
+
+
+class Lock:
+    """Held from `acquire` until the end of this object or of its process, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.owner = path, owner_file(path)
+        self.file: IO[str] | None = None
+        self.is_by_file = False  # the kernel could not help
+        self.end: Any = None
+
+    def acquire(self, wait: bool = False) -> None:
+        """BlockingIOError where another has it. wait: until it is free."""
+        self.file = open(self.path, "a+")  # noqa: SIM115 (held until the process ends)
+        try:
+            # lockf and not flock: loader processes that outlive a killed run must not hold its lock.
+            fcntl.lockf(self.file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except PermissionError as error:
+            raise BlockingIOError(*error.args) from None
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+            warn_once(self.path.parent, error)
+            self.is_by_file = True
+        # Another node may see this file system without the locks that this one sees.
+        while self.owner.exists() or self.is_by_file:
+            record = {"machine": machine(), "host": platform.node(), "token": secrets.token_hex(8)}
+            record |= as_record(os.getpid()) | slurm_job()
+            if self.is_by_file and created(self.owner, record):
+                self.end = weakref.finalize(self, release, self.owner, record, over := threading.Event())
+                threading.Thread(target=beat, args=(self.owner, record, over), daemon=True).start()
+                return
+            held_by = read_owner(self.owner)
+            if held_by.get("process") == os.getpid() and held_by.get("machine") == machine():
+                return  # this very process
+            if not self.owner.exists():
+                continue  # gone in between
+            if not lives(self.owner, held_by):
+                take_away(self.owner, held_by)
+            elif not wait:
+                raise BlockingIOError(errno.EAGAIN, f"{held_by.get('host')} has it")
+            time.sleep(0.2 if wait else 0)
+
+    def release(self) -> None:
+        if self.end is not None:
+            self.end()
+        if self.file is not None:
+            self.file.close()
+
+
+def owner_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.owner")
+
+
+def holder(path: Path) -> int:
+    """The process that has the lock, as far as this machine can tell: 0 for none, -1 for one of another machine."""
+    with suppress(OSError), open(path, "rb") as file:
+        # F_GETLK asks and takes nothing; a lock tried and given back could turn a starting run away.
+        asked = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_, process = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        if kind != fcntl.F_UNLCK:
+            return process or -1
+    owner = owner_file(path)
+    try:
+        silent = time.time() - owner.stat().st_mtime
+    except OSError:
+        return 0
+    record = read_owner(owner)
+    if record.get("machine") == machine():
+        return int(record["process"]) if is_alive(record) else 0
+    return -1 if silent < SILENCE else 0
+
+
+def lack_of_locks(folder: Path) -> OSError | None:
+    """Why files of this folder cannot be locked; nothing where they can, or where nothing can be written."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return OSError(f"{NONE}: {error.strerror}") if error.errno in UNSUPPORTED else None
+    return None
+
+
+def warn_once(folder: Path, error: OSError) -> None:
+    if folder not in TOLD:
+        print(
+            f"{folder}: {NONE} ({error.strerror}): a file that names its process stands for one.",
+            file=sys.stderr,
+        )
+    TOLD.add(folder)
+
+
+TOLD: set[Path] = set()
+
+
+def created(owner: Path, record: Record) -> bool:
+    try:
+        file = os.open(owner, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return False
+    with open(file, "w") as text:
+        text.write(json.dumps(record))
+    return True
+
+
+def read_owner(owner: Path) -> Record:
+    """Nothing where there is no such file, or where it is being written."""
+    with suppress(OSError, ValueError):
+        record = json.loads(owner.read_bytes())
+        if isinstance(record, dict):
+            return record
+    return {}
+
+
+def lives(owner: Path, record: Record) -> bool:
+    """Whether the process that an owner's file names lives; one of another machine has to give a sign of life."""
+    if record.get("machine") == machine():
+        return is_alive(record)
+    now = slurm_job()
+    if "job" in now and record.get("job") == now["job"] and int(record.get("restart", 0)) < int(now.get("restart", 0)):
+        return False  # of this job, before it was queued again
+    first, deadline = touched(owner), time.monotonic() + SILENCE
+    host = record.get("host", "another machine")
+    print(f"{owner} is of {host}: waiting up to {SILENCE:.0f} s for a sign of life", file=sys.stderr, flush=True)
+    while time.monotonic() < deadline:
+        time.sleep(min(1.0, SILENCE / 10))
+        if touched(owner) != first:
+            return owner.exists()
+    return False
+
+
+def touched(owner: Path) -> int:
+    """When it was last, by the file system's clock; opened, or a network file system tells what it remembers."""
+    try:
+        with open(owner, "rb") as file:
+            return os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def take_away(owner: Path, record: Record) -> None:
+    """Remove the file of a dead process, and nobody else's who came in between."""
+    aside = owner.with_name(f"{owner.name}.{secrets.token_hex(4)}")
+    with suppress(OSError):
+        os.rename(owner, aside)
+        if read_owner(aside) != record:
+            with suppress(OSError):
+                os.link(aside, owner)
+        aside.unlink()
+
+
+def beat(owner: Path, record: Record, over: threading.Event) -> None:
+    """Give signs of life. A process that was stopped for long may find that another has its place: then it must end."""
+    while not over.wait(BEAT):
+        with suppress(OSError):
+            if read_owner(owner) == record:
+                os.utime(owner)
+            elif owner.parent.exists() and not over.is_set():
+                os.write(2, LOST.format(owner).encode())
+                os._exit(1)
+
+
+def release(owner: Path, record: Record, over: threading.Event) -> None:
+    over.set()
+    if record["process"] == os.getpid() and read_owner(owner) == record:
+        owner.unlink(missing_ok=True)
+
+
+def machine() -> str:
+    """By what the numbers of processes are told apart: this start of this kernel, and its namespace of processes."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return platform.node()
+
+
+def is_alive(record: Record) -> bool:
+    """Whether the very process of this record lives; its number alone may be another's by now."""
+    import psutil
+
+    try:
+        process = psutil.Process(int(record["process"]))
+        return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - float(record["created"])) < 2
+    except (psutil.Error, KeyError, TypeError, ValueError):
+        return False
+
+
+def as_record(process: int) -> Record:
+    import psutil
+
+    try:
+        return {"process": process, "created": psutil.Process(process).create_time()}
+    except psutil.Error:
+        return {"process": process}
