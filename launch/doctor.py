@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,14 +18,15 @@ from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
 from launch.cluster import choose_cluster, header_for
-from launch.examination import Finding, judged, probe
+from launch.examination import probe
 from launch.execute import ROOT
+from launch.finding import Finding, judged
+from launch.machine import facts, memory_and_files, space
 from launch.probe import is_locked, renames
 from launch.rehearse import active_environment
 from launch.script import HEADERS, Header
 
 HERE = Path(__file__).resolve().parent.parent  # where `runs` is imported from
-LOW = 5e9  # bytes of free disk below which a doctor frowns
 COLOURS = {"ok": "green", "look": "yellow", "fails": "red"}
 LEAD = 120  # seconds of warning ahead of a time limit
 
@@ -44,8 +44,10 @@ def doctor(argv: list[str]) -> int:
     if out is not None and header is None:
         raise UserError(f"--header_out is {options.header_out!r}: without Slurm there is nothing to put into a header.")
     logs = Path(options.logs_dir).absolute()
-    findings = [*files(logs), python()]
-    if header is not None:
+    findings = [*files(logs), space("home", Path.home()), python()]
+    if header is None:
+        findings += memory_and_files([facts()])
+    else:
         job, learned = probe(logs, header)
         findings += job
         if out is not None and learned:
@@ -105,7 +107,6 @@ def files(logs: Path) -> list[Finding]:
     except OSError as error:
         advice = "choose a folder that you can write to, with --logs_dir"
         return [Finding("log folder", "fails", f"{logs} cannot be written to ({error.strerror})", advice)]
-    free = shutil.disk_usage(logs).free
     by_files = "none of this file system; files that name their process stand for them, and are respected"
     no_lock = "two processes could write into one run; put --logs_dir on another file system"
     return [
@@ -114,7 +115,7 @@ def files(logs: Path) -> list[Finding]:
         if by_file and kept and freed
         else judged("locks", kept and freed, "respected, and freed when their process dies", "not respected", no_lock),
         judged("renames", whole, "whole or not at all", "not whole", "a checkpoint could be lost; use another disk"),
-        Finding("disk", "ok" if free > LOW else "look", f"{free / 1e9:,.0f} GB free", "remove runs, or ask for more"),
+        space("disk", logs),
     ]
 
 

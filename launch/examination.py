@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from rich.console import Console
 
 from config.errors import UserError
 from launch.execute import ROOT
+from launch.finding import Finding, judged
+from launch.machine import memory_and_files, network, port
 from launch.rehearse import active_environment
 from launch.script import Header, commands_of, options_of, read_text, slurm_quoted
 from launch.slurm import GONE, ask
@@ -29,20 +30,6 @@ from runs.lock import Lock
 from runs.notice import kill_wait, settings
 
 DAY = 86400
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the checklist: ok, look (at this) or fails, what was found, and what to do where it is not ok."""
-
-    what: str
-    verdict: str
-    found: str
-    advice: str = ""
-
-
-def judged(what: str, good: bool, yes: str, no: str, advice: str) -> Finding:
-    return Finding(what, "ok", yes) if good else Finding(what, "fails", no, advice)
 
 
 def probe(logs: Path, header: Header) -> tuple[list[Finding], dict[str, Any]]:
@@ -119,7 +106,8 @@ class Patient:
 def examine(patient: Patient) -> tuple[list[Finding], dict[str, Any]]:
     """The checklist of the job, in the order in which things happen to it."""
     tasks = int(patient.shown().get("NumTasks") or 1)
-    if not patient.wait("its processes start", lambda: len(patient.processes()) >= tasks, 120):
+    patience = 120.0 if tasks == 1 else 300.0  # several find one another first
+    if not patient.wait("its processes start", lambda: len(patient.processes()) >= tasks, patience):
         said = patient.log().splitlines()[-1:] or [f"the job is {patient.shown().get('JobState', 'gone')}"]
         return [Finding("job", "fails", f"its processes did not start ({said[0]})", "see the header and SBATCH_*")], {}
     fields, config = patient.shown(), settings()
@@ -135,6 +123,9 @@ def examine(patient: Patient) -> tuple[list[Finding], dict[str, Any]]:
         grace(partition, config),
         requeue(patient),
         cores(patient, processes),
+        *memory_and_files(processes),
+        network(processes),
+        *([port(processes)] if len(processes) > 1 or processes[0]["port"][0] else []),
         seen_from_nodes(processes),
         environment(processes),
         accounting(config),
@@ -170,6 +161,14 @@ def grace(partition: dict[str, str], config: dict[str, str]) -> Finding:
     wait = kill_wait(config)
     if partition.get("PreemptMode", "OFF") == "OFF":
         return Finding("preemption", "ok", f"jobs of this partition stay; a cancelled one has {wait} s")
+    if partition["PreemptMode"] == "CANCEL":
+        found = (
+            f"cancel, with {partition.get('GraceTime', 0)} + {wait} s of notice: Slurm does not bring such a job back"
+        )
+        again = (
+            "its script asks Slurm to where there is a notice; otherwise python -m launch requeue RUN brings it back"
+        )
+        return Finding("preemption", "look", found, again)
     seconds_left = int(partition.get("GraceTime") or 0) + wait
     found = (
         f"{partition['PreemptMode'].lower()}, with {partition.get('GraceTime', 0)} + {wait} s between notice and end"

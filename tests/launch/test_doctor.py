@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ import launch.doctor
 import launch.examination
 from launch.__main__ import main
 from launch.doctor import header_text
-from launch.examination import Finding, accounting, cores, environment, grace, requeue, seen_from_nodes, signals
+from launch.examination import accounting, cores, environment, grace, requeue, seen_from_nodes, signals
+from launch.finding import Finding
+from launch.machine import facts, memory_and_files, network, port, quotas, space
 from launch.probe import findings, is_locked, renames
 from launch.script import options_of
 from runs.notice import kill_wait, lead, shortest
@@ -36,13 +39,15 @@ def told(finding: Finding) -> tuple[str, str]:
 
 
 def test_without_slurm_it_checks_what_there_is(
-    tmp_path: Path, no_slurm: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, no_slurm: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["doctor", "--logs_dir", str(tmp_path / "logs")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    found = {line[4:].split("  ")[0].strip(): line.split()[0] for line in lines[:5]}
-    assert found == {"log folder": "ok", "locks": "ok", "renames": "ok", "disk": "ok", "Python": "ok"}
-    assert lines[5] == "There is no Slurm here: signals, requeueing, nodes and accounting were not looked at."
+    found = {line.split(maxsplit=1)[1].split("  ")[0]: line.split()[0] for line in lines[:8]}
+    here = ["log folder", "locks", "renames", "disk", "home", "Python", "shared memory", "open files"]
+    assert list(found) == here and set(found.values()) <= {"ok", "look"}
+    assert lines[8] == "There is no Slurm here: signals, requeueing, nodes and accounting were not looked at."
     assert list((tmp_path / "logs").iterdir()) == []
 
 
@@ -53,9 +58,9 @@ def test_a_folder_that_cannot_be_written_to(no_slurm: None, capsys: pytest.Captu
 
 
 def test_a_full_disk_is_told(no_slurm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.doctor.LOW", 1e18)
+    monkeypatch.setattr("launch.machine.LOW", 1e18)
     disk = launch.doctor.files(tmp_path)[-1]
-    assert (disk.what, disk.verdict, disk.advice) == ("disk", "look", "remove runs, or ask for more")
+    assert (disk.what, disk.verdict, disk.advice) == ("disk", "look", "remove what is not needed, or ask for more")
 
 
 @pytest.mark.parametrize(
@@ -111,6 +116,71 @@ def test_grace() -> None:
     assert grace(preempts, wait).verdict == "ok"
     short = grace(preempts, {"KillWait": "5 sec"})
     assert short.verdict == "look" and short.found == "requeue, with 15 + 5 s between notice and end"
+
+
+def test_jobs_that_preemption_cancels() -> None:
+    found = grace({"PreemptMode": "CANCEL", "GraceTime": "0"}, {"KillWait": "30 sec"})
+    assert found.verdict == "look"
+    assert found.found == "cancel, with 0 + 30 s of notice: Slurm does not bring such a job back"
+    assert found.advice.endswith("otherwise python -m launch requeue RUN brings it back")
+
+
+def test_shared_memory_and_open_files() -> None:
+    here = facts()
+    assert here["shared"] > 0 and 0 < here["open_files"][0] <= here["open_files"][1]
+    plenty = {"host": "n1", "shared": 8e9, "open_files": [65536, 65536]}
+    assert [finding.verdict for finding in memory_and_files([plenty])] == ["ok", "ok"]
+    shared, files = memory_and_files([plenty, {"host": "n2", "shared": 64e6, "open_files": [1024, 4096]}])
+    assert told(shared) == (
+        "look",
+        "0.1 GB free in /dev/shm of n2: loader processes hand batches over in it; --num_workers 0, or start the "
+        "container with more (--shm-size)",
+    )
+    assert (files.verdict, files.found) == ("look", "1,024 at a time on n2")
+    assert files.advice == "many loader processes may need more: ulimit -n 4096 in the header"
+
+
+def test_space_and_quotas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quota = tmp_path / "quota"
+    said = f"{tmp_path} 95000000* 90000000 100000000 6days 1200 0 5000"
+    quota.write_text(f"#!/bin/sh\necho 'Disk quotas for user ada (uid 1000):'\necho '{said}'\nexit 1\n")
+    quota.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert quotas(tmp_path) == [(95, 100, "GB"), (1200, 5000, "files")]
+    assert quotas(Path("/proc")) == [], "of another file system"
+    found = space("home", tmp_path)
+    assert found.verdict == "look" and found.found.endswith("; quota: 95 of 100 GB; quota: 1,200 of 5,000 files")
+    quota.unlink()
+    assert "quota" not in space("home", tmp_path).found
+    assert space("home", tmp_path / "no").found == f"{tmp_path / 'no'} cannot be seen (No such file or directory)"
+
+
+def test_network_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine: dict[str, Any] = {
+        "host": "h1",
+        "node": "n1",
+        "address": "10.0.0.1",
+        "interfaces": {"lo": "127.0.0.1", "ib0": "10.0.0.1"},
+    }
+    machine |= {"chosen": {}, "reduced": 0.42}
+    assert network([machine]).found.startswith("h1 is 10.0.0.1 (ib0); not tried, as one process is alone: a header")
+    both = [machine, machine | {"node": "n2", "reduced": 0.5}]
+    assert told(network(both)) == (
+        "ok",
+        "h1 is 10.0.0.1 (ib0); 2 processes on 2 nodes added numbers over Gloo in 0.5 s: ",
+    )
+    assert told(
+        network([machine | {"chosen": {"GLOO_SOCKET_IFNAME": "eth7"}, "reduced": "no such device"}, machine])
+    ) == (
+        "fails",
+        "GLOO_SOCKET_IFNAME=eth7; 2 processes cannot compute together (no such device): "
+        "export GLOO_SOCKET_IFNAME= and NCCL_SOCKET_IFNAME= in the header, with one of ib0",
+    )
+    assert port([facts()]).found == "processes meet at a free one, which the first of them chooses"
+    with socket.create_server(("", 0)) as server:
+        monkeypatch.setenv("MASTER_PORT", str(server.getsockname()[1]))
+        assert port([facts()]).verdict == "look" and "which is taken" in port([facts()]).found
+    assert port([facts()]).verdict == "ok"
 
 
 def test_cores(tmp_path: Path) -> None:

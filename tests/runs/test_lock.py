@@ -188,10 +188,9 @@ def test_the_index_is_done_without(
     )
 
 
-@pytest.mark.parametrize("code", ["ENOSYS"])
-def test_it_trains_and_the_doctor_says_what_it_found(door: Door, tmp_path: Path, code: str) -> None:
+def test_it_trains_and_the_doctor_says_what_it_found(door: Door, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(NO_LOCKS.format(code))
+    (tmp_path / "site" / "sitecustomize.py").write_text(NO_LOCKS.format("ENOSYS"))
     own = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "COLUMNS": "300"}
     done = subprocess.run(door.command(), cwd=ROOT, env=own, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -200,7 +199,5 @@ def test_it_trains_and_the_doctor_says_what_it_found(door: Door, tmp_path: Path,
     words = [sys.executable, "-m", "launch", "doctor", "--logs_dir", str(door.logs)]
     own["PATH"] = str(tmp_path)  # without Slurm
     said = subprocess.run(words, cwd=ROOT, env=own, capture_output=True, text=True).stdout
-    found = (
-        "look  locks       none of this file system; files that name their process stand for them, and are respected"
-    )
-    assert f"{found}: ask the site to mount it with flock" in said, said
+    found = "look locks none of this file system; files that name their process stand for them, and are respected"
+    assert f"{found}: ask the site to mount it with flock" in " ".join(said.split()), said

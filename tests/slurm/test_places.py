@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -84,3 +86,22 @@ def test_threads_follow_the_task_where_the_node_does_not_bind(
     bound = "import os; print(len(os.sched_getaffinity(0)))"
     assert int(cluster.run("srun", "-c1", sys.executable, "-c", bound)) > 1, "a task of one CPU may use all cores"
     assert cluster.run("srun", "-c1", sys.executable, "-c", THREADS) == "1\n"
+
+
+def test_the_doctor_lets_two_nodes_compute_together(
+    cluster: Cluster, checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    header(checkout, "#SBATCH --nodes=2\n#SBATCH --cpus-per-task=1\n")
+    words = [sys.executable, "-m", "launch", "doctor", "--header", "mine", "--logs_dir", str(checkout.logs)]
+    own = checkout.environment(cluster.environment)
+    own.pop("OMP_NUM_THREADS")
+    said = subprocess.run(words, cwd=checkout.root, env=own, capture_output=True, text=True).stdout
+    assert re.search(r"ok +network .*; 2 processes on 2 nodes added numbers over Gloo in \d", said), said
+    assert "ok    CPUs            1 asked for, not bound (to " in said and "of the node), 1 used by each" in said
+    assert "processes meet at a free one, which the first of them chooses" in said
+
+    header(checkout, "#SBATCH --nodes=2\nmodule load nothing\n")
+    said = subprocess.run(words, cwd=checkout.root, env=own, capture_output=True, text=True).stdout
+    told = " ".join(said.split())
+    assert "fails job its processes did not start (job_scripts/headers/mine.slurm: `module load nothing` ended" in told
