@@ -10,11 +10,11 @@ from typing import Any
 
 from launch.capsules import write_quickly
 from launch.cluster import USUAL, largest_array
-from launch.execute import ROOT
+from launch.execute import DRY, ROOT
 from launch.prepare import read_job
 from launch.rehearse import active_environment
 from launch.script import FIRST, Header, check_syntax, options_of, read_text, slurm_quoted
-from launch.submit import Submission
+from launch.submit import Submission, check_with_slurm
 from runs.files import write_text
 
 SCRIPT = "array.slurm"
@@ -42,6 +42,12 @@ class ArraySubmission(Submission):
             record = {name: value for name, value in read_job(run / "submission.json").items() if name != "error"}
             record |= {"state": state, "time": self.record["time"], **more}
             write_quickly(run / "submission.json", record, written)
+
+
+def check_array(header: Header, count: int, logs: Path) -> str:
+    """When and where the first array of so many runs is expected to start; raises where it never would."""
+    text = script_text(logs / "sweeps" / DRY, header, "slurm-%A_%a.log", [])
+    return check_with_slurm(text, [f"--array=0-{min(count, largest_array()) - 1}"])
 
 
 def submit_arrays(
@@ -87,6 +93,10 @@ def evaluation(header: Header) -> list[str]:
 
 
 def write_script(desk: Path, header: Header, log: str, body: Sequence[str], *more: str) -> None:
+    write_text(desk / SCRIPT, script_text(desk, header, log, body, *more))
+
+
+def script_text(desk: Path, header: Header, log: str, body: Sequence[str], *more: str) -> str:
     """more: options that win over the header's."""
     own = options_of(read_text(ROOT / USUAL, "JOB_SCRIPT"))
     lines = ["#!/usr/bin/env bash", *(f"#SBATCH {option}" for option in FIRST), f"# {USUAL}:", *own]
@@ -96,4 +106,4 @@ def write_script(desk: Path, header: Header, log: str, body: Sequence[str], *mor
     lines += ["set -uo pipefail", f'run=$(readlink -f {shlex.quote(str(desk))}/"$SLURM_ARRAY_TASK_ID") || exit', *body]
     text = "\n".join(lines) + "\n"
     check_syntax(text, header.name)
-    write_text(desk / SCRIPT, text)
+    return text

@@ -23,7 +23,7 @@ from launch.execute import logs_flag
 from launch.queue_worker import unfinished_runs
 from launch.resubmit import typed_flags
 from launch.slurm import LIVE, NEVER, WAITS, Answer, Job, ask, ask_for_jobs, standing
-from launch.submit import Submission, need_slurm
+from launch.submit import Submission, check_with_slurm, need_slurm
 from runs.causes import ask_slurm
 from runs.files import append_row
 from runs.folder import RunError, RunFolder
@@ -186,7 +186,10 @@ def requeue_one(run: Run, answer: Answer, exclude: str | None = None) -> str:
         before = re.findall(r"^#SBATCH +(?:--exclude[= ]|-x[= ]?) *(\S+)", script, re.MULTILINE)
         nodes = nodes_to_avoid(run, exclude)
         options, elsewhere = [f"--exclude={','.join([*before[-1:], nodes])}"], f", not on {nodes}"
-    return f"submitted again as job {Submission(run.path, options).submit()}; it goes on from step {step}{elsewhere}."
+    submission = Submission(run.path, options)
+    start = check_with_slurm((run.path / "job_script.slurm").read_text(), options)
+    again = f"submitted again as job {submission.submit()}; it goes on from step {step}{elsewhere}"
+    return f"{again}; start: {start}." if start else f"{again}."
 
 
 def requeue_job(run: Run, job: Job, exclude: str | None = None) -> str:

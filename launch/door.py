@@ -22,9 +22,9 @@ from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
 from launch.cluster import CLUSTERS, USUAL, choose_cluster, header_for, header_word
-from launch.execute import DRY, Order, checked, keep_plain_copy, logs_flag, make_capsule, script_path
+from launch.execute import DRY, Order, checked, keep_plain_copy, logs_flag, make_capsule, print_start, script_path
 from launch.script import options_of
-from launch.submit import Submission, clean_environment, complaint
+from launch.submit import Submission, check_with_slurm, clean_environment, complaint
 
 LONGEST = 5_000_000  # minutes: submitit's own limit for a job on this machine, which it must never reach
 USAGE = """\
@@ -77,6 +77,7 @@ def submit(argv: list[str]) -> int:
     if options.dry_run:
         print(write_script(logs / "runs" / DRY), end="")
         return 0
+    start = check_with_slurm(write_script(logs / "runs" / DRY)) if cluster == "slurm" else ""
     run = make_capsule(order, config, write_script).path
     keep_plain_copy(run)
     print(f"run id  {run.name}\nscript  {run / 'job_script.slurm'}", flush=True)
@@ -84,8 +85,9 @@ def submit(argv: list[str]) -> int:
     if cluster == "debug":
         run_here(run)
     if cluster == "slurm":
-        job = ThroughSubmitit(run).submit()
+        job = ThroughSubmitit(run, is_new=True).submit()
         print(f"job id  {job}\nlog     {run / f'slurm-{job}.log'}")
+        print_start(start)
     else:
         process = run_in_background(run)
         print(f"process {process}\nlog     {run / 'submitit' / f'{process}_0_log.out'}")
@@ -116,7 +118,7 @@ class ThroughSubmitit(Submission):
             with chdir(self.run / "code"), redirect_stderr(io.StringIO()):
                 return executor.submit(os.execvp, "bash", ["bash", script]).job_id
         except (FailedJobError, FailedSubmissionError) as error:
-            raise UserError(complaint("sbatch", str(error))) from None
+            raise complaint("sbatch", str(error)) from None
         except OSError as error:
             raise UserError(f"sbatch cannot be run ({error.strerror})") from None
 

@@ -20,7 +20,7 @@ from launch.capsule import own_files, snapshot
 from launch.prepare import note_start, read_job
 from launch.rehearse import active_environment, rehearse
 from launch.script import HEADERS, Header, check_syntax, job_script, read_header, read_text
-from launch.submit import Submission, clean_environment, need_slurm
+from launch.submit import Submission, check_with_slurm, clean_environment, need_slurm
 from runs import RunFolder
 from runs.files import write_json, write_text
 from runs.folder import slurm_job
@@ -104,18 +104,26 @@ def execute(words: list[str]) -> int:
     if order.dry_run:
         print(whole_script(Path(config.logging.logs_dir) / "runs" / DRY), end="")
         return 0
+    start = ""
     if order.header:
         need_slurm()
+        start = check_with_slurm(whole_script(Path(config.logging.logs_dir) / "runs" / DRY))
     folder = make_capsule(order, config, whole_script)
     keep_plain_copy(folder.path)
     print(f"run id  {folder.run_id}", flush=True)
     if order.header is None:
         os.execvpe("bash", ["bash", str(folder.path / "job_script.slurm")], clean_environment())
-    job = Submission(folder.path).submit()
+    job = Submission(folder.path, is_new=True).submit()
     log = folder.path / f"slurm-{job}.log"
     print(f"job id  {job}\nscript  {folder.path / 'job_script.slurm'}\nlog     {log}")
+    print_start(start)
     print(f"follow  python -m launch logs {folder.run_id} -f{logs_flag(folder.path.parent.parent)}")
     return 0
+
+
+def print_start(start: str) -> None:
+    if start:
+        print(f"start   {start}")
 
 
 def checked(order: Order) -> tuple[RunConfig, Callable[[Path], str]]:

@@ -16,10 +16,10 @@ from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
 from launch import queue
-from launch.arrays import submit_arrays
+from launch.arrays import check_array, submit_arrays
 from launch.capsules import make_capsules, new_desk
 from launch.cluster import choose_cluster, header_for
-from launch.execute import logs_flag
+from launch.execute import logs_flag, print_start
 from launch.queue_worker import unfinished_runs
 from launch.sweep_file import read_sweep
 from launch.sweep_rows import Planned, compare_with_runs, plan
@@ -62,6 +62,7 @@ def sweep(argv: list[str]) -> int:
     if options.dry_run or not chosen:
         print("nothing was made: --dry_run" if options.dry_run else "nothing to submit")
         return 0
+    start = check_array(header, len(chosen), logs) if header else ""
     desk = new_desk(logs, found.name)
     shutil.copyfile(path, desk / f"sweep{path.suffix}")
     make_capsules(chosen, header, logs, desk, argv)
@@ -74,7 +75,9 @@ def sweep(argv: list[str]) -> int:
         return 0
     for line in submit_arrays(runs, header, desk, options.max_parallel, options.evaluate):
         print(line, flush=True)
-    print(f"sweep   {desk}\nfollow  python -m launch status{logs_flag(logs)}")
+    print(f"sweep   {desk}")
+    print_start(start)
+    print(f"follow  python -m launch status{logs_flag(logs)}")
     return 0
 
 

@@ -278,7 +278,10 @@ def test_a_job_that_is_gone_is_submitted_again(logs: Path, programs: Programs, c
     script.write_text(f"#!/bin/bash\nexport EBT_JOB_RUN_DIR={shlex.quote(str(run))}\n")
     said = told(capsys, logs, "requeue", "one")
     assert said == f"{run.name}: submitted again as job 12; it goes on from step 40.\n"
-    assert programs.told("sbatch") == [f"--hold --parsable {script}"] and programs.told("scontrol")[-1] == "release 12"
+    assert (
+        programs.told("sbatch") == ["--test-only", f"--hold --parsable {script}"]
+        and programs.told("scontrol")[-1] == "release 12"
+    )
     assert json.loads((run / "job.json").read_bytes()) == {"job": "12"} and Run(run).state == "waiting"
 
 

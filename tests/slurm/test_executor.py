@@ -20,7 +20,7 @@ from launch.script import job_script, read_header
 from tests.conftest import ROOT
 from tests.launch.checkout import SCRIPT, Checkout
 from tests.launch.test_executor import WORDS
-from tests.slurm.cluster import Cluster
+from tests.slurm.cluster import NODES, Cluster
 from tests.slurm.jobs import attempts, losses
 
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
@@ -182,11 +182,38 @@ def test_submitted_from_inside_a_job(cluster: Cluster, checkout: Checkout) -> No
     assert heard["SLURM_JOB_ID"] == job.id and heard["SLURM_NTASKS"] == "1"
 
 
-def test_slurm_says_no(cluster: Cluster, checkout: Checkout) -> None:
-    said = checkout.execute("reference_a100", SCRIPT, status=2, more=cluster.environment)
-    assert re.search(r"^sbatch refused the job \(Inv.+\): correct the header, or SBATCH_", said, re.MULTILINE), said
-    assert checkout.submission()["state"] == "failed" and not (checkout.run / "job.json").exists()
-    assert not cluster.run("squeue", "-h").strip()
+NEVER = {  # what no node, partition or Slurm of this cluster has -> what is said of it
+    "--mem=900G": r"sbatch refused the job \(Memory specification can not be satisfied; Requested node configuration",
+    "--partition=nosuch": r"sbatch refused the job \(invalid partition specified: nosuch; Invalid partition name",
+    "--nodes=5": r"Slurm would never start the job \(PartitionConfig\): it asks for more nodes, time or memory than",
+    "--gres=gpu:2": r"sbatch refused the job \(Invalid generic resource",
+}
+
+
+@pytest.mark.parametrize("option", NEVER)
+def test_what_can_never_start_is_not_submitted(cluster: Cluster, checkout: Checkout, option: str) -> None:
+    """Slurm takes `--hold --mem=900G`, and it waits for ever."""
+    mine = checkout.root / "job_scripts" / "headers" / "mine.slurm"
+    mine.write_text(f"#SBATCH {option}\n#SBATCH --ntasks-per-node={2 if 'gpu' in option else 1}\n")
+    said = checkout.execute("mine", SCRIPT, status=2, more=cluster.environment)
+    assert re.match(NEVER[option], said) and len(said.splitlines()) == 1, said
+    assert not checkout.logs.exists() and not cluster.run("squeue", "-h").strip()
+
+
+def test_what_waits_for_a_node_is_submitted(cluster: Cluster, checkout: Checkout) -> None:
+    """`sbatch --test-only` says no to it, too: it looks at the nodes that are up."""
+    for node in NODES:
+        cluster.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+    try:
+        with pytest.raises(RuntimeError, match="Requested node configuration is not available"):
+            cluster.run("sbatch", "--test-only", "--wrap", "true")
+        job = Submitted(cluster, checkout.execute("local_cpu", SCRIPT, more=cluster.environment))
+        assert job.show("JobState") == "PENDING"
+        assert cluster.run("squeue", "-h", "-o", "%i").split() == [job.id], "what was tried is gone"
+    finally:
+        for node in NODES:
+            cluster.run("scontrol", "update", f"nodename={node}", "state=resume")
+    job.wait_for_state("COMPLETED")
 
 
 def test_a_controller_that_is_down(cluster: Cluster, checkout: Checkout, tmp_path: Path) -> None:
@@ -194,4 +221,4 @@ def test_a_controller_that_is_down(cluster: Cluster, checkout: Checkout, tmp_pat
     elsewhere.write_text(re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=1", cluster.configuration.read_text()))
     said = checkout.execute("local_cpu", SCRIPT, status=2, more={"SLURM_CONF": str(elsewhere)})
     assert "sbatch cannot reach Slurm (Unable to contact slurm controller (connect failure)): its controller is" in said
-    assert checkout.submission()["state"] == "failed"
+    assert not checkout.logs.exists()
