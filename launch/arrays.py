@@ -13,8 +13,10 @@ from launch.cluster import USUAL, largest_array
 from launch.execute import DRY, ROOT
 from launch.prepare import read_job
 from launch.rehearse import active_environment
-from launch.script import FIRST, Header, check_syntax, options_of, read_text, slurm_quoted
+from launch.resources import as_options, check_processes
+from launch.script import FIRST, Header, check_syntax, each_once, options_of, read_text, slurm_quoted
 from launch.submit import Submission, check_with_slurm
+from launch.sweep_rows import Planned
 from runs.files import write_text
 
 SCRIPT = "array.slurm"
@@ -44,10 +46,12 @@ class ArraySubmission(Submission):
             write_quickly(run / "submission.json", record, written)
 
 
-def check_array(header: Header, count: int, logs: Path) -> str:
-    """When and where the first array of so many runs is expected to start; raises where it never would."""
+def check_array(header: Header, rows: Sequence[Planned], logs: Path) -> str:
+    """When and where the first array of these rows is expected to start; raises where it never would."""
     text = script_text(logs / "sweeps" / DRY, header, "slurm-%A_%a.log", [])
-    return check_with_slurm(text, [f"--array=0-{min(count, largest_array()) - 1}"])
+    may_idle = all(getattr(row.config.trainer, "allow_idle_gpus", False) for row in rows)
+    check_processes(options_of(text), may_idle)
+    return check_with_slurm(text, [f"--array=0-{min(len(rows), largest_array()) - 1}", *as_options(header.resources)])
 
 
 def submit_arrays(
@@ -62,7 +66,7 @@ def submit_arrays(
         tasks = f"--array=0-{len(part) - 1}" + (f"%{most_at_once}" if most_at_once else "")
         # several arrays one after another, else each would have that many at once
         after = [f"--dependency=afterany:{before}"] if before and most_at_once else []
-        before = ArraySubmission(table, [tasks, *after], part).submit()
+        before = ArraySubmission(table, [*as_options(header.resources), tasks, *after], part).submit()
         yield f"array {before}: {len(part)} runs"
         if evaluate:
             judge = lay_out(desk / f"evaluation{first // limit}", part)
@@ -99,9 +103,15 @@ def write_script(desk: Path, header: Header, log: str, body: Sequence[str], *mor
 def script_text(desk: Path, header: Header, log: str, body: Sequence[str], *more: str) -> str:
     """more: options that win over the header's."""
     own = options_of(read_text(ROOT / USUAL, "JOB_SCRIPT"))
-    lines = ["#!/usr/bin/env bash", *(f"#SBATCH {option}" for option in FIRST), f"# {USUAL}:", *own]
-    lines += [f"# {header.name}:", *header.options] if header.options else []
-    lines += [f"#SBATCH {option}" for option in more]
+    lines = ["#!/usr/bin/env bash"]
+    lines += each_once(
+        [
+            ("", [f"#SBATCH {option}" for option in FIRST]),
+            (f"# {USUAL}:", own),
+            *header.lines,
+            ("", [f"#SBATCH {option}" for option in more]),
+        ]
+    )
     lines += [f"#SBATCH --job-name={desk.parent.name}", f'#SBATCH --output="{slurm_quoted(str(desk))}/%a/{log}"']
     lines += ["set -uo pipefail", f'run=$(readlink -f {shlex.quote(str(desk))}/"$SLURM_ARRAY_TASK_ID") || exit', *body]
     text = "\n".join(lines) + "\n"

@@ -187,7 +187,7 @@ def requeue_one(run: Run, answer: Answer, exclude: str | None = None) -> str:
         nodes = nodes_to_avoid(run, exclude)
         options, elsewhere = [f"--exclude={','.join([*before[-1:], nodes])}"], f", not on {nodes}"
     submission = Submission(run.path, options)
-    start = check_with_slurm((run.path / "job_script.slurm").read_text(), options)
+    start = check_with_slurm((run.path / "job_script.slurm").read_text(), submission.own_options)
     again = f"submitted again as job {submission.submit()}; it goes on from step {step}{elsewhere}"
     return f"{again}; start: {start}." if start else f"{again}."
 

@@ -21,14 +21,16 @@ from config import RunConfig
 from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
-from launch.cluster import CLUSTERS, USUAL, choose_cluster, header_for, header_word
+from launch.cluster import CLUSTERS, SLURM_HELP, USUAL, choose_cluster, header_for, header_word
 from launch.execute import DRY, Order, checked, keep_plain_copy, logs_flag, make_capsule, print_start, script_path
+from launch.resources import as_options
 from launch.script import options_of
 from launch.submit import Submission, check_with_slurm, clean_environment, complaint
 
 LONGEST = 5_000_000  # minutes: submitit's own limit for a job on this machine, which it must never reach
 USAGE = """\
-python -m launch submit [JOB_SCRIPT] [--header H] [--cluster C] [--dry_run] [flags of train_model.py]"""
+python -m launch submit [JOB_SCRIPT] [--header H] [--slurm NAME=VALUE] [--cluster C] [--dry_run]
+                        [flags of train_model.py]"""
 PURPOSE = """\
 Submit one run through submitit; its code, script and settings are kept with it first.
 
@@ -53,6 +55,7 @@ def submit(argv: list[str]) -> int:
     """Keep the run, hand it to submitit, and say where it is."""
     parser = CommandParser("python -m launch submit", PURPOSE, usage=USAGE)
     parser.add_argument("--header", metavar="H", help="a file of job_scripts/headers/: what to ask Slurm for")
+    parser.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE", help=SLURM_HELP)
     parser.add_argument(
         "--cluster",
         choices=CLUSTERS,
@@ -65,7 +68,7 @@ def submit(argv: list[str]) -> int:
     if any(word.split("=")[0] == "--logs_dir" for word in argv):
         flags += ["--logs_dir", options.logs_dir]
     cluster = choose_cluster(options.cluster)
-    header = header_for(options.header, cluster)
+    header = header_for(options.header, cluster, options.slurm)
     order = Submitted(argv, header, script_path(script), flags, options.dry_run, cluster)
     config, write_script = checked(order)
     logs = Path(config.logging.logs_dir)
@@ -77,7 +80,9 @@ def submit(argv: list[str]) -> int:
     if options.dry_run:
         print(write_script(logs / "runs" / DRY), end="")
         return 0
-    start = check_with_slurm(write_script(logs / "runs" / DRY)) if cluster == "slurm" else ""
+    start = ""
+    if header is not None:
+        start = check_with_slurm(write_script(logs / "runs" / DRY), as_options(header.resources))
     run = make_capsule(order, config, write_script).path
     keep_plain_copy(run)
     print(f"run id  {run.name}\nscript  {run / 'job_script.slurm'}", flush=True)
@@ -102,14 +107,14 @@ class ThroughSubmitit(Submission):
         from submitit import SlurmExecutor  # here, so that --help does not wait for it
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-        options = options_of((self.run / "job_script.slurm").read_text())
+        options, own = options_of((self.run / "job_script.slurm").read_text()), self.own_options
 
         class Executor(SlurmExecutor):
             def _make_submission_file_text(self, command: str, uid: str) -> str:
                 return "\n".join(["#!/usr/bin/env bash", *options, "export SUBMITIT_EXECUTOR=slurm", command, ""])
 
             def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-                return ["sbatch", "--hold", str(submission_file_path)]
+                return ["sbatch", "--hold", *own, str(submission_file_path)]
 
         # exec: between Slurm and the run's script there is no other process that a signal could end
         executor = Executor(self.run / "submitit", python=f"exec {shlex.quote(sys.executable)}")

@@ -19,7 +19,8 @@ from config.record import values_of
 from launch.capsule import own_files, snapshot
 from launch.prepare import note_start, read_job
 from launch.rehearse import active_environment, rehearse
-from launch.script import HEADERS, Header, check_syntax, job_script, read_header, read_text
+from launch.resources import as_options, check_processes, read_resources
+from launch.script import HEADERS, Header, check_syntax, job_script, options_of, read_header, read_text
 from launch.submit import Submission, check_with_slurm, clean_environment, need_slurm
 from runs import RunFolder
 from runs.files import write_json, write_text
@@ -31,6 +32,8 @@ bash slurm_executor.sh [HEADER] JOB_SCRIPT [flags of train_model.py]
 
 HEADER      a file of job_scripts/headers/, without .slurm: what to ask Slurm for; left out: runs here and now
 JOB_SCRIPT  such as job_scripts/nlp/pretrain/ebt_s1.sh
+--slurm NAME=VALUE
+            an option of sbatch that wins over HEADER, such as nodes=2 or time=4:00:00; may be given several times
 --dry_run   print the script that would be submitted, and make nothing"""
 DRY = "RUN_ID"  # stands for the name that a dry run does not give
 
@@ -47,7 +50,7 @@ class Order:
 
     @classmethod
     def read(cls, words: list[str]) -> Order:
-        rest = [word for word in words if word != "--dry_run"]
+        resources, rest = take("--slurm", [word for word in words if word != "--dry_run"])
         for word in rest:
             try:
                 word.encode()
@@ -60,6 +63,13 @@ class Order:
             header = read_header(ROOT, rest.pop(0))
             if not rest:
                 raise UserError(f"JOB_SCRIPT is missing after {shown(header.name)}: {scripts()}.")
+        own = read_resources(resources)
+        if own and header is None:
+            raise UserError(
+                "--slurm has no effect without a HEADER, as the script runs here and now: remove one of them."
+            )
+        if header is not None:
+            header = replace(header, resources=own)
         return cls(words, header, script_path(rest[0]), rest[1:], "--dry_run" in words)
 
     @property
@@ -70,7 +80,27 @@ class Order:
         """For submission.json: what was typed, and what of it another run from the same snapshot is given."""
         header = Path(self.header.name).stem if self.header else None
         flags = self.flags + absolute_paths(config, run)
-        return {"typed": self.words, "header": header, "script": self.script, "flags": flags}
+        asked = {"header": header, "slurm": self.header.resources if self.header else []}
+        return {"typed": self.words, **asked, "script": self.script, "flags": flags}
+
+
+def take(name: str, words: list[str]) -> tuple[list[str], list[str]]:
+    """The values of an option of ours among the flags of train_model.py, and what is left of them."""
+    values: list[str] = []
+    rest: list[str] = []
+    before = ""
+    for word in words:
+        if before == name:
+            values.append(word)
+            word = ""
+        elif word.startswith(f"{name}="):
+            values.append(word.removeprefix(f"{name}="))
+        elif word != name:
+            rest.append(word)
+        before = word
+    if before == name:
+        raise UserError(f"{name} is the last word: a value has to follow it.")
+    return values, rest
 
 
 def script_path(word: str) -> str:
@@ -107,7 +137,8 @@ def execute(words: list[str]) -> int:
     start = ""
     if order.header:
         need_slurm()
-        start = check_with_slurm(whole_script(Path(config.logging.logs_dir) / "runs" / DRY))
+        dry = whole_script(Path(config.logging.logs_dir) / "runs" / DRY)
+        start = check_with_slurm(dry, as_options(order.header.resources))
     folder = make_capsule(order, config, whole_script)
     keep_plain_copy(folder.path)
     print(f"run id  {folder.run_id}", flush=True)
@@ -144,7 +175,9 @@ def checked(order: Order) -> tuple[RunConfig, Callable[[Path], str]]:
         check_syntax(made, order.header.name if order.header else order.script)
         return made
 
-    whole_script(logs / "runs" / DRY)
+    made = whole_script(logs / "runs" / DRY)
+    if order.header:
+        check_processes(options_of(made), getattr(config.trainer, "allow_idle_gpus", False))
     return config, whole_script
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from config.errors import UserError
 from config.flags import shown
 from launch.prepare import read_job
+from launch.resources import as_options
 from runs.files import write_json
 
 PATIENCE = 120  # seconds that Slurm may take to answer
@@ -83,7 +84,7 @@ def check_with_slurm(script: str, options: Sequence[str] = ()) -> str:
     if reason and reason[1] in NEVER:
         raise UserError(
             f"Slurm would never start the job ({reason[1]}): it asks for more nodes, time or memory than its partition "
-            "gives; lower --nodes, --time or --mem in the header."
+            "gives; lower --nodes, --time or --mem in the header, or with --slurm."
         )
     return ""
 
@@ -156,7 +157,12 @@ class Submission:
 
     def send(self) -> str:
         """Give the script to Slurm, held; the answer is JOB, or JOB;CLUSTER."""
-        return self.ask(["sbatch", "--hold", "--parsable", *self.options, str(self.run / "job_script.slurm")])
+        return self.ask(["sbatch", "--hold", "--parsable", *self.own_options, str(self.run / "job_script.slurm")])
+
+    @property
+    def own_options(self) -> list[str]:
+        """With those of --slurm, whose lines in the script would give way to SBATCH_* in the environment."""
+        return [*as_options(self.record.get("slurm") or []), *self.options]
 
     def ask(self, words: list[str]) -> str:
         """What a command of Slurm answers; its complaint as a UserError."""
@@ -204,7 +210,7 @@ def complaint(command: str, said: str) -> UserError:
         return UserError(f"{command} cannot reach Slurm ({reason}): {why}; try again later{here}")
     if command != "sbatch":
         return Refused(f"{command} refused ({reason})")
-    return Refused(f"{command} refused the job ({reason}): correct the header, or SBATCH_* in the environment")
+    return Refused(f"{command} refused the job ({reason}): correct the header, --slurm, or SBATCH_* in the environment")
 
 
 def forget(run: Path) -> None:

@@ -224,7 +224,7 @@ def test_no_slurm(checkout: Checkout) -> None:
     [
         (
             "sbatch: error: Batch job submission failed: Invalid partition name specified",
-            "sbatch refused the job (Invalid partition name specified): correct the header, or SBATCH_* in the env",
+            "sbatch refused the job (Invalid partition name specified): correct the header, --slurm, or SBATCH_",
         ),
         (
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",

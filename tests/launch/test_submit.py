@@ -190,9 +190,7 @@ def test_slurm_says_no(slurm: Desk) -> None:
         "sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid partition name specified' >&2; exit 1"
     )
     said = slurm.launch("submit", status=2)
-    assert (
-        "sbatch refused the job (Invalid partition name specified): correct the header, or SBATCH_* in the env" in said
-    )
+    assert "sbatch refused the job (Invalid partition name specified): correct the header, --slurm, or SBATCH_" in said
     assert said.count("Invalid partition") == 1 and not slurm.logs.exists()
     slurm.program(
         "sbatch", "[[ $1 == --test-only ]] || { echo 'sbatch: error: Batch job submission failed: No' >&2; exit 1; }"

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from launch.resources import KINDS, OWN
 from launch.script import job_script, read_header
 from tests.conftest import ROOT
 from tests.launch.checkout import SCRIPT, Checkout
@@ -180,6 +181,29 @@ def test_submitted_from_inside_a_job(cluster: Cluster, checkout: Checkout) -> No
     job.wait_for_state("COMPLETED")
     heard = checkout.heard()["env"]
     assert heard["SLURM_JOB_ID"] == job.id and heard["SLURM_NTASKS"] == "1"
+
+
+def test_one_off_resources(cluster: Cluster, checkout: Checkout) -> None:
+    """Above the header, and above what the environment would put above the script's own lines."""
+    (checkout.root / "job_scripts" / "headers" / "mine.slurm").write_text("#SBATCH --mem=100M\n#SBATCH --time=9\n")
+    own = {"nodes": "2", "time": "7", "comment": """it's "a" #x""", "mem_per_cpu": "50M"}
+    words = [word for name, value in own.items() for word in ("--slurm", f"{name}={value}")]
+    said = checkout.execute("mine", SCRIPT, *words, more=cluster.environment | {"SBATCH_TIMELIMIT": "8"})
+    assert "start   now, on n[1-2]\n" in said
+    job = Submitted(cluster, said)
+    job.wait_for_state("COMPLETED")
+    assert job.show("TimeLimit") == "00:07:00" and job.show("MinMemoryCPU") == "50M"
+    assert f"   Comment={own['comment']} \n" in cluster.run("scontrol", "show", "job", job.id)
+    heard = checkout.heard()["env"]
+    assert (heard["SLURM_NTASKS"], heard["SLURM_NTASKS_PER_NODE"]) == ("2", "1"), "what Lightning asks for is there"
+    again = cluster.run("sbatch", "--hold", "--parsable", str(job.run / "job_script.slurm")).strip()
+    shown = cluster.run("scontrol", "show", "job", again)
+    assert f"   Comment={own['comment']} \n" in shown and "TimeLimit=00:07:00" in shown, "the script says the same"
+
+
+def test_every_option_of_sbatch_is_known(cluster: Cluster) -> None:
+    names = set(re.findall(r"^ +(?:-\w, +|-\w  )?--([\w-]+)", cluster.run("sbatch", "--help"), re.MULTILINE))
+    assert len(names) > 60 and names - {"help", "usage", "version", "quiet", "verbose"} <= KINDS.keys() | OWN.keys()
 
 
 NEVER = {  # what no node, partition or Slurm of this cluster has -> what is said of it
