@@ -175,12 +175,28 @@ def test_a_real_run_is_preempted_and_goes_on(cluster: Cluster, corpus: Path, tmp
 def test_submitted_from_inside_a_job(cluster: Cluster, checkout: Checkout) -> None:
     executor = shlex.join(["bash", str(checkout.root / "slurm_executor.sh"), "local_cpu", SCRIPT])
     outer, environment = checkout.root.parent / "outer.log", checkout.environment(cluster.environment)
-    words = ["sbatch", "--wait", "-n2", "-N2", f"--output={outer}", "--wrap", executor]
+    # local_cpu asks for --mem: srun of the inner job would refuse to see both
+    words = ["sbatch", "--wait", "-n2", "-N2", "--mem-per-cpu=100M", f"--output={outer}", "--wrap", executor]
+    environment |= {"SLURM_TRES_PER_TASK": "cpu:7", "SLURM_GPUS": "2", "SLURM_CPUS_PER_TASK": "9"}
     assert subprocess.run(words, env=environment, capture_output=True).returncode == 0, outer.read_text()
     job = Submitted(cluster, outer.read_text())
     job.wait_for_state("COMPLETED")
     heard = checkout.heard()["env"]
     assert heard["SLURM_JOB_ID"] == job.id and heard["SLURM_NTASKS"] == "1"
+
+
+def test_train_slurm_from_another_folder(cluster: Cluster, checkout: Checkout, tmp_path: Path) -> None:
+    script, elsewhere = checkout.root / "job_scripts" / "train.slurm", tmp_path / "else where"
+    elsewhere.mkdir()
+    (elsewhere / "train.slurm").write_text(script.read_text())
+    for path, words in ((script, ["--dataset_dir", "a /train.slurm b"]), (elsewhere / "train.slurm", [])):
+        command = ["sbatch", "--wait", "--output=out", str(path), *words]
+        done = subprocess.run(command, cwd=elsewhere, env=checkout.environment(cluster.environment))
+        assert done.returncode == (0 if words else 2), (elsewhere / "out").read_text()
+    sentence = f"train.slurm: there is no code beside it or in {elsewhere}: call sbatch from the repo's root.\n"
+    assert (elsewhere / "out").read_text().endswith(sentence)
+    assert checkout.heard()["code"] == str(checkout.root / "train_model.py")
+    assert checkout.heard()["argv"] == ["--dataset_dir", "a /train.slurm b"]
 
 
 def test_one_off_resources(cluster: Cluster, checkout: Checkout) -> None:
