@@ -21,16 +21,16 @@ from config import RunConfig
 from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
+from launch.chain import AFTER_HELP, IF_HELP, read_after
 from launch.cluster import CLUSTERS, SLURM_HELP, USUAL, choose_cluster, header_for, header_word
 from launch.execute import DRY, Order, checked, keep_plain_copy, logs_flag, make_capsule, print_start, script_path
-from launch.resources import as_options
 from launch.script import options_of
-from launch.submit import Submission, check_with_slurm, clean_environment, complaint
+from launch.submit import Submission, clean_environment, complaint
 
 LONGEST = 5_000_000  # minutes: submitit's own limit for a job on this machine, which it must never reach
 USAGE = """\
-python -m launch submit [JOB_SCRIPT] [--header H] [--slurm NAME=VALUE] [--cluster C] [--dry_run]
-                        [flags of train_model.py]"""
+python -m launch submit [JOB_SCRIPT] [--header H] [--slurm NAME=VALUE] [--after RUN [--if END]] [--cluster C]
+                        [--dry_run] [flags of train_model.py]"""
 PURPOSE = """\
 Submit one run through submitit; its code, script and settings are kept with it first.
 
@@ -56,6 +56,8 @@ def submit(argv: list[str]) -> int:
     parser = CommandParser("python -m launch submit", PURPOSE, usage=USAGE)
     parser.add_argument("--header", metavar="H", help="a file of job_scripts/headers/: what to ask Slurm for")
     parser.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE", help=SLURM_HELP)
+    parser.add_argument("--after", metavar="RUN", help=AFTER_HELP)
+    parser.add_argument("--if", dest="condition", metavar="END", help=IF_HELP)
     parser.add_argument(
         "--cluster",
         choices=CLUSTERS,
@@ -69,7 +71,8 @@ def submit(argv: list[str]) -> int:
         flags += ["--logs_dir", options.logs_dir]
     cluster = choose_cluster(options.cluster)
     header = header_for(options.header, cluster, options.slurm)
-    order = Submitted(argv, header, script_path(script), flags, options.dry_run, cluster)
+    after = read_after(options.after, options.condition, header)
+    order = Submitted(argv, header, script_path(script), flags, options.dry_run, after, cluster)
     config, write_script = checked(order)
     logs = Path(config.logging.logs_dir)
     if found := re.search("%[jtAa]", str(logs)):
@@ -80,9 +83,8 @@ def submit(argv: list[str]) -> int:
     if options.dry_run:
         print(write_script(logs / "runs" / DRY), end="")
         return 0
-    start = ""
-    if header is not None:
-        start = check_with_slurm(write_script(logs / "runs" / DRY), as_options(header.resources))
+    if cluster == "slurm":
+        order, start = order.tried_out(config, write_script)
     run = make_capsule(order, config, write_script).path
     keep_plain_copy(run)
     print(f"run id  {run.name}\nscript  {run / 'job_script.slurm'}", flush=True)
@@ -90,7 +92,7 @@ def submit(argv: list[str]) -> int:
     if cluster == "debug":
         run_here(run)
     if cluster == "slurm":
-        job = ThroughSubmitit(run, is_new=True).submit()
+        job = ThroughSubmitit(run, order.options, is_new=True).submit()
         print(f"job id  {job}\nlog     {run / f'slurm-{job}.log'}")
         print_start(start)
     else:

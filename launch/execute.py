@@ -10,13 +10,14 @@ from collections.abc import Callable
 from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from config import RunConfig, parse_command_line
 from config.errors import UserError
 from config.flags import FLAGS, shown
 from config.record import values_of
 from launch.capsule import own_files, snapshot
+from launch.chain import After, read_after, wait_for
 from launch.prepare import note_start, read_job
 from launch.rehearse import active_environment, rehearse
 from launch.resources import as_options, check_processes, read_resources
@@ -34,6 +35,8 @@ HEADER      a file of job_scripts/headers/, without .slurm: what to ask Slurm fo
 JOB_SCRIPT  such as job_scripts/nlp/pretrain/ebt_s1.sh
 --slurm NAME=VALUE
             an option of sbatch that wins over HEADER, such as nodes=2 or time=4:00:00; may be given several times
+--after RUN [--if finished|failed|any]
+            start when RUN has ended like that; without --if, when it is finished
 --dry_run   print the script that would be submitted, and make nothing"""
 DRY = "RUN_ID"  # stands for the name that a dry run does not give
 
@@ -47,10 +50,13 @@ class Order:
     script: str
     flags: list[str]
     dry_run: bool
+    after: After | None = None
 
     @classmethod
     def read(cls, words: list[str]) -> Order:
         resources, rest = take("--slurm", [word for word in words if word != "--dry_run"])
+        wanted, rest = take("--after", rest)
+        condition, rest = take("--if", rest)
         for word in rest:
             try:
                 word.encode()
@@ -70,7 +76,22 @@ class Order:
             )
         if header is not None:
             header = replace(header, resources=own)
-        return cls(words, header, script_path(rest[0]), rest[1:], "--dry_run" in words)
+        after = read_after(wanted[-1] if wanted else None, condition[-1] if condition else None, header)
+        return cls(words, header, script_path(rest[0]), rest[1:], "--dry_run" in words, after)
+
+    def tried_out(self, config: RunConfig, whole_script: Callable[[Path], str]) -> tuple[Self, str]:
+        """Before anything is made: with the run that it waits for, and when Slurm would start it."""
+        logs, header = Path(config.logging.logs_dir), self.header
+        start = check_with_slurm(whole_script(logs / "runs" / DRY), as_options(header.resources if header else ()))
+        if self.after is None:
+            return self, start
+        after = wait_for(logs, self.after.run, self.after.condition)
+        return replace(self, after=after), after.start or start
+
+    @property
+    def options(self) -> list[str]:
+        """Of sbatch, for this submission alone."""
+        return self.after.options if self.after else []
 
     @property
     def typed(self) -> str:
@@ -80,7 +101,8 @@ class Order:
         """For submission.json: what was typed, and what of it another run from the same snapshot is given."""
         header = Path(self.header.name).stem if self.header else None
         flags = self.flags + absolute_paths(config, run)
-        asked = {"header": header, "slurm": self.header.resources if self.header else []}
+        asked: dict[str, Any] = {"header": header, "slurm": self.header.resources if self.header else []}
+        asked |= {"after": self.after.record} if self.after else {}
         return {"typed": self.words, **asked, "script": self.script, "flags": flags}
 
 
@@ -134,17 +156,15 @@ def execute(words: list[str]) -> int:
     if order.dry_run:
         print(whole_script(Path(config.logging.logs_dir) / "runs" / DRY), end="")
         return 0
-    start = ""
     if order.header:
         need_slurm()
-        dry = whole_script(Path(config.logging.logs_dir) / "runs" / DRY)
-        start = check_with_slurm(dry, as_options(order.header.resources))
+        order, start = order.tried_out(config, whole_script)
     folder = make_capsule(order, config, whole_script)
     keep_plain_copy(folder.path)
     print(f"run id  {folder.run_id}", flush=True)
     if order.header is None:
         os.execvpe("bash", ["bash", str(folder.path / "job_script.slurm")], clean_environment())
-    job = Submission(folder.path, is_new=True).submit()
+    job = Submission(folder.path, order.options, is_new=True).submit()
     log = folder.path / f"slurm-{job}.log"
     print(f"job id  {job}\nscript  {folder.path / 'job_script.slurm'}\nlog     {log}")
     print_start(start)

@@ -147,3 +147,34 @@ def test_slurm_says_no_to_an_array(cluster: Cluster, tmp_path: Path) -> None:
     assert "error" not in desk.runs()[0].submission and os.path.samefile(
         desk.runs()[0].path / "code", desk.runs()[1].path / "code"
     )
+
+
+def test_runs_after_another(cluster: Cluster, tmp_path: Path) -> None:
+    """The first is interrupted and queued again in between, which is no end."""
+    desk = Desk(tmp_path / "a desk")
+    desk.tell("waits", "first")
+
+    def submit(name: str, *words: str) -> str:
+        said = desk.launch("submit", "--run_name", name, "--slurm", "cpus_per_task=1", *words, more=cluster.environment)
+        return re.findall(r"^job id  (\d+)$", said, re.MULTILINE)[0]
+
+    def state(job: str) -> str:
+        return cluster.run("squeue", "-h", "--states=all", f"--jobs={job}", "-o", "%T %r").strip()
+
+    first = submit("first")
+    second = submit("second", "--after", "first")
+    third = submit("third", "--after", first, "--if", "failed")
+    fourth = submit("fourth", "--after", "second", "--if", "any")
+    wait("its start", lambda: bool(desk.begun("first")))
+    waiting = (second, third, fourth)
+    wait("Slurm's word", lambda: [state(job) for job in waiting] == ["PENDING Dependency"] * 3)
+    cluster.run("scancel", "--signal=USR1", first)
+    wait("the chain", lambda: [desk.run_named(name).state for name in ("second", "fourth")] == ["finished"] * 2)
+    begun = [desk.begun(name)[-1]["start"] for name in ("first", "second", "fourth")]
+    assert len(desk.begun("first")) == 2 and begun == sorted(begun)
+    wait("the one that was left out", lambda: state(third).startswith("CANCELLED"))
+    assert not desk.begun("third") and desk.run_named("third").submission["after"]["if"] == "failed"
+    said = desk.launch("requeue", "third", status=1, more=cluster.environment)
+    assert "is finished, and will not be failed any more; choose --if finished or any." in said
+    late = desk.launch("submit", "--after", "first", "--run_name", "late", more=cluster.environment)
+    assert "start   now, on n" in late
