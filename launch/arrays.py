@@ -11,6 +11,7 @@ from typing import Any
 from launch.capsules import write_quickly
 from launch.cluster import USUAL, largest_array
 from launch.execute import DRY, ROOT
+from launch.limits import check_limits
 from launch.prepare import read_job
 from launch.rehearse import active_environment
 from launch.resources import as_options, check_processes
@@ -46,11 +47,12 @@ class ArraySubmission(Submission):
             write_quickly(run / "submission.json", record, written)
 
 
-def check_array(header: Header, rows: Sequence[Planned], logs: Path) -> str:
+def check_array(header: Header, rows: Sequence[Planned], logs: Path, evaluate: bool) -> str:
     """When and where the first array of these rows is expected to start; raises where it never would."""
     text = script_text(logs / "sweeps" / DRY, header, "slurm-%A_%a.log", [])
     may_idle = all(getattr(row.config.trainer, "allow_idle_gpus", False) for row in rows)
     check_processes(options_of(text), may_idle)
+    check_limits(options_of(text), header.resources, len(rows), 1 + evaluate)
     return check_with_slurm(text, [f"--array=0-{min(len(rows), largest_array()) - 1}", *as_options(header.resources)])
 
 

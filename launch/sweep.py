@@ -63,7 +63,7 @@ def sweep(argv: list[str]) -> int:
     if options.dry_run or not chosen:
         print("nothing was made: --dry_run" if options.dry_run else "nothing to submit")
         return 0
-    start = check_array(header, chosen, logs) if header else ""
+    start = check_array(header, chosen, logs, options.evaluate) if header else ""
     desk = new_desk(logs, found.name)
     shutil.copyfile(path, desk / f"sweep{path.suffix}")
     make_capsules(chosen, header, logs, desk, argv)
