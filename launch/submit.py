@@ -20,6 +20,7 @@ from config.errors import UserError
 from config.flags import shown
 from launch.prepare import read_job
 from launch.resources import as_options
+from launch.script import options_of
 from runs.files import write_json
 
 PATIENCE = 120  # seconds that Slurm may take to answer
@@ -63,13 +64,14 @@ def check_with_slurm(script: str, options: Sequence[str] = ()) -> str:
 
     A job that is submitted held is judged by nobody, so `sbatch --test-only` is asked before. It also says no while
     nodes are down, and there are clusters where it does not work. So where it says no, sbatch itself is asked for a job
-    that may begin later, which is taken back at once.
+    that does nothing and may begin later, which is taken back at once.
     """
+    nothing = "\n".join(["#!/bin/bash", *options_of(script), "true", ""])
     try:
         try:
-            return expected_start(ask([*TEST, *options], script, TEST_PATIENCE)[1])
+            return expected_start("".join(ask([*TEST, *options], script, TEST_PATIENCE)))
         except Refused:
-            job, _, cluster = ask(["sbatch", *options, *TRIAL], script)[0].strip().partition(";")
+            job, _, cluster = ask(["sbatch", *options, *TRIAL], nothing)[0].strip().partition(";")
     except subprocess.TimeoutExpired:
         return ""
     except UserError as error:

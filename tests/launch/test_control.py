@@ -285,6 +285,17 @@ def test_a_job_that_is_gone_is_submitted_again(logs: Path, programs: Programs, c
     assert json.loads((run / "job.json").read_bytes()) == {"job": "12"} and Run(run).state == "waiting"
 
 
+def test_what_slurm_would_never_start_again_stays_as_it_is(logs: Path, programs: Programs, capsys: Any) -> None:
+    programs.queue()
+    programs.put("sbatch", "echo 'sbatch: error: Batch job submission failed: Too much' >&2; exit 1")
+    run = write_run(logs, "one", began(1, job="7"), ended(1, "error: OSError"), submission=SENT, job={"job": "7"})
+    script = run / "job_script.slurm"
+    script.write_text(f"#!/bin/bash\n#SBATCH --mem=9\nexport EBT_JOB_RUN_DIR={shlex.quote(str(run))}\n")
+    said = told(capsys, logs, "requeue", "one", status=1)
+    assert said.startswith(f"{run.name}: sbatch refused the job (Too much): correct the header")
+    assert json.loads((run / "submission.json").read_bytes()) == SENT and Run(run).state == "failed"
+
+
 def test_what_cannot_be_queued_again_says_what_goes_on(
     logs: Path, programs: Programs, holder: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
