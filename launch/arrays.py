@@ -14,7 +14,7 @@ from launch.execute import DRY, ROOT
 from launch.limits import check_limits
 from launch.prepare import read_job
 from launch.rehearse import active_environment
-from launch.resources import as_options, check_processes
+from launch.resources import as_options, check_placement
 from launch.script import FIRST, Header, check_syntax, each_once, options_of, read_text, slurm_quoted
 from launch.submit import Submission, check_with_slurm
 from launch.sweep_rows import Planned
@@ -50,8 +50,8 @@ class ArraySubmission(Submission):
 def check_array(header: Header, rows: Sequence[Planned], logs: Path, evaluate: bool) -> str:
     """When and where the first array of these rows is expected to start; raises where it never would."""
     text = script_text(logs / "sweeps" / DRY, header, "slurm-%A_%a.log", [])
-    may_idle = all(getattr(row.config.trainer, "allow_idle_gpus", False) for row in rows)
-    check_processes(options_of(text), may_idle)
+    for settings in {(s.gpus, s.allow_idle_gpus): s for s in (row.config.trainer for row in rows)}.values():
+        check_placement(options_of(text), settings)
     check_limits(options_of(text), header.resources, len(rows), 1 + evaluate)
     return check_with_slurm(text, [f"--array=0-{min(len(rows), largest_array()) - 1}", *as_options(header.resources)])
 

@@ -14,7 +14,7 @@ from typing import Any
 from config.errors import UserError
 from config.flags import shown
 from launch.script import Header
-from launch.slurm import LIVE, ask_for_jobs, standing
+from launch.slurm import AFTER, LIVE, ask_for_jobs, standing
 from runs.reading import Run, find_run
 
 CONDITIONS = {"finished": "afterok", "failed": "afternotok", "any": "afterany"}
@@ -46,8 +46,7 @@ class After:
     @property
     def start(self) -> str:
         """In words, where Slurm's own estimate would not know of it."""
-        how = {"finished": "is finished", "failed": "has failed", "any": "has ended"}[self.condition]
-        return f"when {self.run} (job {self.job}) {how}" if self.job else ""
+        return f"when {self.run} (job {self.job}) {AFTER.get(self.condition, 'has ended')}" if self.job else ""
 
 
 def read_after(wanted: str | None, condition: str | None, header: Header | None) -> After | None:

@@ -20,7 +20,7 @@ from launch.capsule import own_files, snapshot
 from launch.chain import After, read_after, wait_for
 from launch.prepare import note_start, read_job
 from launch.rehearse import active_environment, rehearse
-from launch.resources import as_options, check_processes, read_resources
+from launch.resources import as_options, check_placement, read_resources
 from launch.script import HEADERS, Header, check_syntax, job_script, options_of, read_header, read_text
 from launch.submit import Submission, check_with_slurm, clean_environment, need_slurm
 from runs import RunFolder
@@ -197,7 +197,7 @@ def checked(order: Order) -> tuple[RunConfig, Callable[[Path], str]]:
 
     made = whole_script(logs / "runs" / DRY)
     if order.header:
-        check_processes(options_of(made), getattr(config.trainer, "allow_idle_gpus", False))
+        check_placement(options_of(made), config.trainer)
     return config, whole_script
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from config.errors import UserError
 from config.flags import SettingsError, shown
+from config.settings import Trainer
 from launch.script import SHORT
 
 # The options of sbatch, as `sbatch --help` of Slurm 20 to 25 has them.
@@ -107,55 +108,51 @@ def asked_for(lines: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def check_processes(lines: Sequence[str], may_idle: bool) -> None:
-    """Refuse numbers of processes, nodes and GPUs that do not fit: srun starts as many, each trains on one GPU.
-
-    may_idle: GPUs may be left without a process.
-    """
+def check_placement(lines: Sequence[str], settings: Trainer) -> None:
+    """Refuse numbers of processes, nodes and GPUs that do not fit, as the processes would when they begin."""
     asked = asked_for(lines)
     total, each, nodes = (whole(asked.get(name)) for name in ("ntasks", "ntasks-per-node", "nodes"))
     if "nodes" in asked and nodes is None:  # a range: Slurm decides
         return
     if total is not None:
         check_tasks(total, each, nodes)
-        each = each or total // (nodes or 1)
-    if not may_idle:
-        check_gpus(asked, each or 1, nodes or 1)
+        each = total // nodes if nodes else each or total
+    each, nodes = each or 1, nodes or 1
+    if settings.gpus == "auto" or (settings.gpus != "none" and each * nodes > 1):
+        check_gpus(asked, each, nodes, settings.allow_idle_gpus)
 
 
 def check_tasks(total: int, each: int | None, nodes: int | None) -> None:
-    """--ntasks, --ntasks-per-node and --nodes; with the first two alone, Slurm takes as many nodes as that needs."""
-    if each is None and total == 1 == (nodes or 1):
-        return
-    if each is not None and (total == each * nodes if nodes else total % each == 0):
+    """Slurm takes --ntasks-per-node for the most that a node may have, and as many nodes as that needs."""
+    if nodes:
+        fits = total % nodes == 0 and (each is None or total <= each * nodes)
+    else:
+        fits = total % each == 0 if each else total == 1
+    if fits:
         return
     per_node = max(1, total // (nodes or 1))
     instead = f"write --nodes={nodes or 1} and --ntasks-per-node={per_node}, and leave --ntasks out"
+    if nodes is None and each is None:
+        raise UserError(
+            f"--ntasks is {total}, and Slurm would choose how many of them are on each node, which has to be the same "
+            f"number: {instead}."
+        )
     if total % (nodes or each or 1):
         over = f"--nodes is {nodes}" if nodes else f"--ntasks-per-node is {each}"
         raise UserError(f"--ntasks is {total} and {over}: nodes need the same number of processes each; {instead}.")
-    if each is None:
-        raise UserError(
-            f"--ntasks is {total} without --ntasks-per-node, by which the processes find one another: {instead}."
-        )
     raise UserError(
-        f"--ntasks is {total}, and --nodes={nodes or 1} times --ntasks-per-node={each} makes "
-        f"{each * (nodes or 1)}: {instead}."
+        f"--ntasks is {total}, and --nodes={nodes} with --ntasks-per-node={each} have place for "
+        f"{(each or 1) * (nodes or 1)}: {instead}."
     )
 
 
-def check_gpus(asked: dict[str, str], each: int, nodes: int) -> None:
+def check_gpus(asked: dict[str, str], each: int, nodes: int, may_idle: bool) -> None:
     """Processes on a node against its GPUs."""
-    own = count_gpus(asked.get("gpus-per-task"))
-    if own is not None and (own, each) != (1, 1):
-        raise UserError(
-            f"--gpus-per-task is {own} with {processes(each)} on each node: a process would see its own {gpus(own)} "
-            f"alone, and train on one; write --gpus-per-node={own * each} and --ntasks-per-node={own * each} "
-            "instead, or say --allow_idle_gpus."
-        )
     on_node = count_gpus(asked.get("gpus-per-node"))
     if on_node is None and (listed := re.findall(r"(?:^|,)(?:gres[/:])?gpu\b:?([^,(]*)", asked.get("gres", ""))):
         on_node = count_gpus(",".join(listed))
+    if on_node is None and (of_task := count_gpus(asked.get("gpus-per-task"))) is not None:
+        on_node = of_task * each
     if on_node is None and (of_job := count_gpus(asked.get("gpus"))) is not None:
         if of_job % nodes:
             raise UserError(
@@ -163,7 +160,7 @@ def check_gpus(asked: dict[str, str], each: int, nodes: int) -> None:
                 f"--gpus-per-node={max(1, of_job // nodes)} instead."
             )
         on_node = of_job // nodes
-    if on_node is not None and on_node not in (0, each):
+    if on_node and (each > on_node or (each < on_node and not may_idle)):
         flag = ", or say --allow_idle_gpus" if on_node > each else ""
         raise UserError(
             f"it asks for {gpus(on_node)} and {processes(each)} on each node, and a process trains on one GPU: write "

@@ -27,7 +27,6 @@ SAME = (
     {"--cpus-per-task", "--cpus-per-gpu"},
     {"--requeue", "--no-requeue"},
 )
-TASKS = {"--ntasks", "--ntasks-per-node"}
 
 
 @dataclass(frozen=True)
@@ -122,11 +121,9 @@ def job_script(
     ]
     if header:
         asked = [(f"# {shown(script)}:", options_of(text)), *header.lines]
-        names = {name for _, options in asked for line in options for name in option_names(line)}
-        alone = [] if TASKS & names else ["--ntasks-per-node=1"]
         lines += each_once(
             [
-                ("", [f"#SBATCH {option}" for option in (*FIRST, *alone)]),
+                ("", [f"#SBATCH {option}" for option in FIRST]),
                 *asked,
                 ("", [f"#SBATCH --job-name={run.name}", f'#SBATCH --output="{slurm_quoted(str(run))}/slurm-%j.log"']),
             ]

@@ -28,7 +28,7 @@ TEST = ("sbatch", "--test-only")
 TEST_PATIENCE = 30  # seconds for an answer that is good to have
 TRIAL = ("--parsable", "--begin=now+10minutes", "--mail-type=NONE")
 # Why a job that Slurm takes waits for ever.
-NEVER = ("BadConstraints", "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit")
+IMPOSSIBLE = ("BadConstraints", "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit")
 YEAR = 365 * 86400
 FAILED = "Batch job submission failed: "
 # What says where Slurm is; every other SLURM_ variable is of the job that this is called from.
@@ -83,7 +83,7 @@ def check_with_slurm(script: str, options: Sequence[str] = ()) -> str:
         finally:
             ask(["scancel", *on, job])
     reason = re.search(r" Reason=(\w+)", said)
-    if reason and reason[1] in NEVER:
+    if reason and reason[1] in IMPOSSIBLE:
         raise UserError(
             f"Slurm would never start the job ({reason[1]}): it asks for more nodes, time or memory than its partition "
             "gives; lower --nodes, --time or --mem in the header, or with --slurm."

@@ -246,7 +246,8 @@ def test_nodes_are_excluded_beside_those_that_were(logs: Path, programs: Program
     (run / "job_script.slurm").write_text(script)
     said = told(capsys, logs, "requeue", "gone", "--exclude_nodes", "n[4-5]")
     assert said == f"{run.name}: submitted again as job 12; it goes on from step 0, not on n[4-5].\n"
-    assert programs.told("sbatch") == [f"--hold --parsable --exclude=n3,n[4-5] {run / 'job_script.slurm'}"]
+    held = f"--hold --parsable --exclude=n3,n[4-5] {run / 'job_script.slurm'}"
+    assert programs.told("sbatch") == ["--test-only --exclude=n3,n[4-5]", held]
 
 
 @pytest.mark.parametrize(

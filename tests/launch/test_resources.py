@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
-from launch.resources import asked_for, check_processes, read_resources
+from config.settings import Trainer
+from launch.resources import asked_for, check_placement, read_resources
 from launch.script import as_line, each_once
 from tests.launch.checkout import SCRIPT
 from tests.launch.desk import Desk
@@ -62,40 +63,48 @@ def test_they_win_over_what_says_the_same_in_another_way() -> None:
         ("--gres=nvme:4", ""),
         ("--gpus-per-task=1", ""),
         ("--nodes=2 --gpus=2", ""),
+        ("--gpus-per-task=1 --ntasks-per-node=4", ""),
+        ("-N2 -n4", ""),
+        ("-N2 -n2 --ntasks-per-node=4", ""),
+        ("-N2 -n8 --gres=gpu:4", ""),
         (
             "-n4",
-            "--ntasks is 4 without --ntasks-per-node, by which the processes find one another: write --nodes=1 and",
+            "--ntasks is 4, and Slurm would choose how many of them are on each node, which has to be the same num",
         ),
-        ("-N2 -n4", "write --nodes=2 and --ntasks-per-node=2, and leave --ntasks out."),
         ("-N2 -n1", "--ntasks is 1 and --nodes is 2: nodes need the same number of processes each; write --nodes=2"),
         ("-N 2 --ntasks 3", "--ntasks is 3 and --nodes is 2: nodes need the same number of processes each; write"),
         ("-n3 --ntasks-per-node=2", "--ntasks is 3 and --ntasks-per-node is 2: nodes need the same number of proc"),
-        ("-N2 -n4 --ntasks-per-node=1", "--ntasks is 4, and --nodes=2 times --ntasks-per-node=1 makes 2: write --nod"),
+        (
+            "-N2 -n4 --ntasks-per-node=1",
+            "--ntasks is 4, and --nodes=2 with --ntasks-per-node=1 have place for 2: write --nodes=2 and "
+            "--ntasks-per-node=2, and leave --ntasks out.",
+        ),
         (
             "--gres=gpu:a100:4,nvme:1",
             "it asks for 4 GPUs and 1 process on each node, and a process trains on one GPU: write "
             "--ntasks-per-node=4, or say --allow_idle_gpus.",
         ),
         ("--gpus-per-node=a:1,b:1", "it asks for 2 GPUs and 1 process on each node"),
-        (
-            "--nodes=2 --gpus=8 --ntasks-per-node=8",
-            "it asks for 4 GPUs and 8 processes on each node, and a process tra",
-        ),
+        ("-N2 -n2 --ntasks-per-node=4 --gres=gpu:4", "it asks for 4 GPUs and 1 process on each node"),
+        ("--gpus-per-task=2", "it asks for 2 GPUs and 1 process on each node"),
+        ("--nodes=2 --gpus=8 --ntasks-per-node=8", "it asks for 4 GPUs and 8 processes on each node, and a proc"),
         ("--nodes=2 --gpus=3", "--gpus is 3 and --nodes is 2: nodes need the same number of GPUs each; write --gpus-"),
-        ("--gpus-per-task=1 --ntasks-per-node=4", "a process would see its own 1 GPU alone, and train on one; write"),
-        ("--gpus-per-task=2", "write --gpus-per-node=2 and --ntasks-per-node=2 instead, or say --allow_idle_gpus."),
     ],
 )
 def test_processes_and_gpus_that_do_not_fit(asked: str, sentence: str) -> None:
     lines = [f"#SBATCH {asked} # remark"]
-    if sentence:
-        with pytest.raises(UserError) as error:
-            check_processes(lines, may_idle=False)
-        assert sentence in str(error.value)
-    else:
-        check_processes(lines, may_idle=False)
+    if not sentence:
+        check_placement(lines, Trainer())
+        return
+    with pytest.raises(UserError) as error:
+        check_placement(lines, Trainer())
+    assert sentence in str(error.value)
+    if "GPUs and 1 process" in sentence:
+        check_placement(lines, Trainer(allow_idle_gpus=True))
     if "GPU" in sentence:
-        check_processes(lines, may_idle=True)
+        check_placement(lines, Trainer(gpus="none"))
+    if sentence.startswith("it asks for 2 GPUs and 1 process"):
+        check_placement(lines, Trainer(gpus="2"))  # the one process has them both
 
 
 def test_the_lines_are_read_as_sbatch_reads_them() -> None:
