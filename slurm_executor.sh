@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bash slurm_executor.sh [HEADER] JOB_SCRIPT [flags of train_model.py] [--dry_run]
+# bash slurm_executor.sh [HEADER] JOB_SCRIPT [flags of train_model.py] [--slurm NAME=VALUE] [--after RUN] [--dry_run]
 # Checks the script and its flags, keeps it with a snapshot of the code in logs/runs/, and submits it with what
 # job_scripts/headers/HEADER.slurm asks Slurm for; without HEADER it runs here and now. The work is in launch/execute.py.
 set -euo pipefail

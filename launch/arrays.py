@@ -10,11 +10,14 @@ from typing import Any
 
 from launch.capsules import write_quickly
 from launch.cluster import USUAL, largest_array
-from launch.execute import ROOT
+from launch.execute import DRY, ROOT
+from launch.limits import check_limits
 from launch.prepare import read_job
 from launch.rehearse import active_environment
-from launch.script import FIRST, Header, check_syntax, commands_of, options_of, read_text, slurm_quoted
-from launch.submit import Submission
+from launch.resources import as_options, check_placement
+from launch.script import FIRST, Header, check_syntax, commands_of, each_once, options_of, read_text, slurm_quoted
+from launch.submit import Submission, check_with_slurm
+from launch.sweep_rows import Planned
 from runs.files import write_text
 
 SCRIPT = "array.slurm"
@@ -44,6 +47,15 @@ class ArraySubmission(Submission):
             write_quickly(run / "submission.json", record, written)
 
 
+def check_array(header: Header, rows: Sequence[Planned], logs: Path, evaluate: bool) -> str:
+    """When and where the first array of these rows is expected to start; raises where it never would."""
+    text = script_text(logs / "sweeps" / DRY, header, "slurm-%A_%a.log", [])
+    for settings in {(s.gpus, s.allow_idle_gpus): s for s in (row.config.trainer for row in rows)}.values():
+        check_placement(options_of(text), settings)
+    check_limits(options_of(text), header.resources, len(rows), 1 + evaluate)
+    return check_with_slurm(text, [f"--array=0-{min(len(rows), largest_array()) - 1}", *as_options(header.resources)])
+
+
 def submit_arrays(
     runs: Sequence[Path], header: Header, desk: Path, most_at_once: int | None, evaluate: bool
 ) -> Iterator[str]:
@@ -56,7 +68,7 @@ def submit_arrays(
         tasks = f"--array=0-{len(part) - 1}" + (f"%{most_at_once}" if most_at_once else "")
         # several arrays one after another, else each would have that many at once
         after = [f"--dependency=afterany:{before}"] if before and most_at_once else []
-        before = ArraySubmission(table, [tasks, *after], part).submit()
+        before = ArraySubmission(table, [*as_options(header.resources), tasks, *after], part).submit()
         yield f"array {before}: {len(part)} runs"
         if evaluate:
             judge = lay_out(desk / f"evaluation{first // limit}", part)
@@ -87,13 +99,23 @@ def evaluation(header: Header) -> list[str]:
 
 
 def write_script(desk: Path, header: Header, log: str, body: Sequence[str], *more: str) -> None:
+    write_text(desk / SCRIPT, script_text(desk, header, log, body, *more))
+
+
+def script_text(desk: Path, header: Header, log: str, body: Sequence[str], *more: str) -> str:
     """more: options that win over the header's."""
     own = options_of(read_text(ROOT / USUAL, "JOB_SCRIPT"))
-    lines = ["#!/usr/bin/env bash", *(f"#SBATCH {option}" for option in FIRST), f"# {USUAL}:", *own]
-    lines += [f"# {header.name}:", *header.options] if header.options else []
-    lines += [f"#SBATCH {option}" for option in more]
+    lines = ["#!/usr/bin/env bash"]
+    lines += each_once(
+        [
+            ("", [f"#SBATCH {option}" for option in FIRST]),
+            (f"# {USUAL}:", own),
+            *header.lines,
+            ("", [f"#SBATCH {option}" for option in more]),
+        ]
+    )
     lines += [f"#SBATCH --job-name={desk.parent.name}", f'#SBATCH --output="{slurm_quoted(str(desk))}/%a/{log}"']
     lines += ["set -uo pipefail", f'run=$(readlink -f {shlex.quote(str(desk))}/"$SLURM_ARRAY_TASK_ID") || exit', *body]
     text = "\n".join(lines) + "\n"
     check_syntax(text, header.name)
-    write_text(desk / SCRIPT, text)
+    return text

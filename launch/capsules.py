@@ -44,8 +44,9 @@ def make_capsules(rows: Sequence[Planned], header: Header | None, logs: Path, de
     text, entering = read_text(ROOT / USUAL, "JOB_SCRIPT"), active_environment(ROOT)
     staged = None
     try:
+        order = {"typed": typed, "header": header_word(header), "slurm": header.resources if header else []}
         tree = shared_tree(names, logs / "code")
-        write_common(desk, tree, {"typed": typed, "header": header_word(header), "script": USUAL})
+        write_common(desk, tree, order | {"script": USUAL})
         (logs / "job_scripts").mkdir(exist_ok=True)
         (logs / "runs").mkdir(exist_ok=True)
         for row in with_bar(fresh):

@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from config.errors import UserError
 from launch.execute import ROOT
+from launch.resources import read_resources
 from launch.script import HEADERS, Header, read_header
 from launch.slurm import ask
 
 CLUSTERS = ("auto", "slurm", "local", "debug")
 USUAL = "job_scripts/train.slurm"  # what a run goes by that no script was named for
+SLURM_HELP = "an option of sbatch that wins over the header: nodes=2, time=4:00:00, exclusive; may be repeated"
 PATIENCE = 30.0  # seconds that Slurm may take to answer
 
 
@@ -58,12 +62,17 @@ def header_word(header: Header | None) -> str | None:
     return Path(header.name).stem if header and known else None
 
 
-def header_for(name: str | None, cluster: str) -> Header | None:
-    """What to ask Slurm for: the header of that name, else what its script asks for; nothing without Slurm."""
+def header_for(name: str | None, cluster: str, resources: Sequence[str] = ()) -> Header | None:
+    """What to ask Slurm for: the header of that name, else what its script asks for; nothing without Slurm.
+
+    resources: the words after --slurm.
+    """
+    own = read_resources(resources)
     if cluster != "slurm":
-        if name is not None:
-            raise UserError(f"--header is {name!r}: it has no effect with --cluster {cluster}; remove one of them.")
+        for flag, value in (("header", name), ("slurm", " ".join(resources))):
+            if value:
+                raise UserError(
+                    f"--{flag} is {value!r}: it has no effect with --cluster {cluster}; remove one of them."
+                )
         return None
-    if name is not None:
-        return read_header(ROOT, name)
-    return Header(USUAL, [], [])
+    return replace(read_header(ROOT, name) if name is not None else Header(USUAL, [], []), resources=own)

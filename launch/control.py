@@ -18,12 +18,13 @@ from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
 from launch.bad_nodes import node_that_ended
+from launch.chain import wait_again
 from launch.door import run_in_background
 from launch.execute import logs_flag
 from launch.queue_worker import unfinished_runs
 from launch.resubmit import typed_flags
 from launch.slurm import LIVE, NEVER, WAITS, Answer, Job, ask, ask_for_jobs, standing
-from launch.submit import Submission, need_slurm
+from launch.submit import Submission, check_with_slurm, need_slurm
 from runs.causes import ask_slurm
 from runs.files import append_row
 from runs.folder import RunError, RunFolder
@@ -180,13 +181,19 @@ def requeue_one(run: Run, answer: Answer, exclude: str | None = None) -> str:
             raise UserError("it is in the queue of this machine: python -m launch queue goes on with it.")
         return f"started again as process {run_in_background(run.path)} of this machine; it goes on from step {step}."
     need_slurm(f"bash {shlex.quote(str(run.path / 'job_script.slurm'))} runs it here and now")
-    options, elsewhere = [], ""
+    after, elsewhere = wait_again(run), ""
+    options = after.options if after else []
     if exclude is not None:
         script = (run.path / "job_script.slurm").read_text(errors="replace")
         before = re.findall(r"^#SBATCH +(?:--exclude[= ]|-x[= ]?) *(\S+)", script, re.MULTILINE)
         nodes = nodes_to_avoid(run, exclude)
-        options, elsewhere = [f"--exclude={','.join([*before[-1:], nodes])}"], f", not on {nodes}"
-    return f"submitted again as job {Submission(run.path, options).submit()}; it goes on from step {step}{elsewhere}."
+        options.append(f"--exclude={','.join([*before[-1:], nodes])}")
+        elsewhere = f", not on {nodes}"
+    submission = Submission(run.path, options)
+    start = check_with_slurm((run.path / "job_script.slurm").read_text(), submission.own_options)
+    start = after.start if after and after.start else start
+    again = f"submitted again as job {submission.submit()}; it goes on from step {step}{elsewhere}"
+    return f"{again}; start: {start}." if start else f"{again}."
 
 
 def requeue_job(run: Run, job: Job, exclude: str | None = None) -> str:

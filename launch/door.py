@@ -21,14 +21,16 @@ from config import RunConfig
 from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
-from launch.cluster import CLUSTERS, USUAL, choose_cluster, header_for, header_word
-from launch.execute import DRY, Order, checked, keep_plain_copy, logs_flag, make_capsule, script_path
+from launch.chain import AFTER_HELP, IF_HELP, read_after
+from launch.cluster import CLUSTERS, SLURM_HELP, USUAL, choose_cluster, header_for, header_word
+from launch.execute import DRY, Order, checked, keep_plain_copy, logs_flag, make_capsule, print_start, script_path
 from launch.script import options_of
 from launch.submit import Submission, clean_environment, complaint
 
 LONGEST = 5_000_000  # minutes: submitit's own limit for a job on this machine, which it must never reach
 USAGE = """\
-python -m launch submit [JOB_SCRIPT] [--header H] [--cluster C] [--dry_run] [flags of train_model.py]"""
+python -m launch submit [JOB_SCRIPT] [--header H] [--slurm NAME=VALUE] [--after RUN [--if END]] [--cluster C]
+                        [--dry_run] [flags of train_model.py]"""
 PURPOSE = """\
 Submit one run through submitit; its code, script and settings are kept with it first.
 
@@ -53,6 +55,9 @@ def submit(argv: list[str]) -> int:
     """Keep the run, hand it to submitit, and say where it is."""
     parser = CommandParser("python -m launch submit", PURPOSE, usage=USAGE)
     parser.add_argument("--header", metavar="H", help="a file of job_scripts/headers/: what to ask Slurm for")
+    parser.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE", help=SLURM_HELP)
+    parser.add_argument("--after", metavar="RUN", help=AFTER_HELP)
+    parser.add_argument("--if", dest="condition", metavar="END", help=IF_HELP)
     parser.add_argument(
         "--cluster",
         choices=CLUSTERS,
@@ -65,8 +70,9 @@ def submit(argv: list[str]) -> int:
     if any(word.split("=")[0] == "--logs_dir" for word in argv):
         flags += ["--logs_dir", options.logs_dir]
     cluster = choose_cluster(options.cluster)
-    header = header_for(options.header, cluster)
-    order = Submitted(argv, header, script_path(script), flags, options.dry_run, cluster)
+    header = header_for(options.header, cluster, options.slurm)
+    after = read_after(options.after, options.condition, header)
+    order = Submitted(argv, header, script_path(script), flags, options.dry_run, after, cluster)
     config, write_script = checked(order)
     logs = Path(config.logging.logs_dir)
     if found := re.search("%[jtAa]", str(logs)):
@@ -77,6 +83,8 @@ def submit(argv: list[str]) -> int:
     if options.dry_run:
         print(write_script(logs / "runs" / DRY), end="")
         return 0
+    if cluster == "slurm":
+        order, start = order.tried_out(config, write_script)
     run = make_capsule(order, config, write_script).path
     keep_plain_copy(run)
     print(f"run id  {run.name}\nscript  {run / 'job_script.slurm'}", flush=True)
@@ -84,8 +92,9 @@ def submit(argv: list[str]) -> int:
     if cluster == "debug":
         run_here(run)
     if cluster == "slurm":
-        job = ThroughSubmitit(run).submit()
+        job = ThroughSubmitit(run, order.options, is_new=True).submit()
         print(f"job id  {job}\nlog     {run / f'slurm-{job}.log'}")
+        print_start(start)
     else:
         process = run_in_background(run)
         print(f"process {process}\nlog     {run / 'submitit' / f'{process}_0_log.out'}")
@@ -100,14 +109,14 @@ class ThroughSubmitit(Submission):
         from submitit import SlurmExecutor  # here, so that --help does not wait for it
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-        options = options_of((self.run / "job_script.slurm").read_text())
+        options, own = options_of((self.run / "job_script.slurm").read_text()), self.own_options
 
         class Executor(SlurmExecutor):
             def _make_submission_file_text(self, command: str, uid: str) -> str:
                 return "\n".join(["#!/usr/bin/env bash", *options, "export SUBMITIT_EXECUTOR=slurm", command, ""])
 
             def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-                return ["sbatch", "--hold", str(submission_file_path)]
+                return ["sbatch", "--hold", *own, str(submission_file_path)]
 
         # exec: between Slurm and the run's script there is no other process that a signal could end
         executor = Executor(self.run / "submitit", python=f"exec {shlex.quote(sys.executable)}")
@@ -116,7 +125,7 @@ class ThroughSubmitit(Submission):
             with chdir(self.run / "code"), redirect_stderr(io.StringIO()):
                 return executor.submit(os.execvp, "bash", ["bash", script]).job_id
         except (FailedJobError, FailedSubmissionError) as error:
-            raise UserError(complaint("sbatch", str(error))) from None
+            raise complaint("sbatch", str(error)) from None
         except OSError as error:
             raise UserError(f"sbatch cannot be run ({error.strerror})") from None
 

@@ -10,17 +10,19 @@ from collections.abc import Callable
 from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from config import RunConfig, parse_command_line
 from config.errors import UserError
 from config.flags import FLAGS, shown
 from config.record import values_of
 from launch.capsule import own_files, snapshot
+from launch.chain import After, read_after, wait_for
 from launch.prepare import note_start, read_job
 from launch.rehearse import active_environment, rehearse
-from launch.script import HEADERS, Header, check_syntax, job_script, read_header, read_text
-from launch.submit import Submission, clean_environment, need_slurm
+from launch.resources import as_options, check_placement, read_resources
+from launch.script import HEADERS, Header, check_syntax, job_script, options_of, read_header, read_text
+from launch.submit import Submission, check_with_slurm, clean_environment, need_slurm
 from runs import RunFolder
 from runs.attempts import Attempt
 from runs.causes import REFUSED
@@ -33,6 +35,10 @@ bash slurm_executor.sh [HEADER] JOB_SCRIPT [flags of train_model.py]
 
 HEADER      a file of job_scripts/headers/, without .slurm: what to ask Slurm for; left out: runs here and now
 JOB_SCRIPT  such as job_scripts/nlp/pretrain/ebt_s1.sh
+--slurm NAME=VALUE
+            an option of sbatch that wins over HEADER, such as nodes=2 or time=4:00:00; may be given several times
+--after RUN [--if finished|failed|any]
+            start when RUN has ended like that; without --if, when it is finished
 --dry_run   print the script that would be submitted, and make nothing"""
 DRY = "RUN_ID"  # stands for the name that a dry run does not give
 
@@ -46,10 +52,13 @@ class Order:
     script: str
     flags: list[str]
     dry_run: bool
+    after: After | None = None
 
     @classmethod
     def read(cls, words: list[str]) -> Order:
-        rest = [word for word in words if word != "--dry_run"]
+        resources, rest = take("--slurm", [word for word in words if word != "--dry_run"])
+        wanted, rest = take("--after", rest)
+        condition, rest = take("--if", rest)
         for word in rest:
             try:
                 word.encode()
@@ -62,7 +71,29 @@ class Order:
             header = read_header(ROOT, rest.pop(0))
             if not rest:
                 raise UserError(f"JOB_SCRIPT is missing after {shown(header.name)}: {scripts()}.")
-        return cls(words, header, script_path(rest[0]), rest[1:], "--dry_run" in words)
+        own = read_resources(resources)
+        if own and header is None:
+            raise UserError(
+                "--slurm has no effect without a HEADER, as the script runs here and now: remove one of them."
+            )
+        if header is not None:
+            header = replace(header, resources=own)
+        after = read_after(wanted[-1] if wanted else None, condition[-1] if condition else None, header)
+        return cls(words, header, script_path(rest[0]), rest[1:], "--dry_run" in words, after)
+
+    def tried_out(self, config: RunConfig, whole_script: Callable[[Path], str]) -> tuple[Self, str]:
+        """Before anything is made: with the run that it waits for, and when Slurm would start it."""
+        logs, header = Path(config.logging.logs_dir), self.header
+        start = check_with_slurm(whole_script(logs / "runs" / DRY), as_options(header.resources if header else ()))
+        if self.after is None:
+            return self, start
+        after = wait_for(logs, self.after.run, self.after.condition)
+        return replace(self, after=after), after.start or start
+
+    @property
+    def options(self) -> list[str]:
+        """Of sbatch, for this submission alone."""
+        return self.after.options if self.after else []
 
     @property
     def typed(self) -> str:
@@ -72,7 +103,28 @@ class Order:
         """For submission.json: what was typed, and what of it another run from the same snapshot is given."""
         header = Path(self.header.name).stem if self.header else None
         flags = self.flags + absolute_paths(config, run)
-        return {"typed": self.words, "header": header, "script": self.script, "flags": flags}
+        asked: dict[str, Any] = {"header": header, "slurm": self.header.resources if self.header else []}
+        asked |= {"after": self.after.record} if self.after else {}
+        return {"typed": self.words, **asked, "script": self.script, "flags": flags}
+
+
+def take(name: str, words: list[str]) -> tuple[list[str], list[str]]:
+    """The values of an option of ours among the flags of train_model.py, and what is left of them."""
+    values: list[str] = []
+    rest: list[str] = []
+    before = ""
+    for word in words:
+        if before == name:
+            values.append(word)
+            word = ""
+        elif word.startswith(f"{name}="):
+            values.append(word.removeprefix(f"{name}="))
+        elif word != name:
+            rest.append(word)
+        before = word
+    if before == name:
+        raise UserError(f"{name} is the last word: a value has to follow it.")
+    return values, rest
 
 
 def script_path(word: str) -> str:
@@ -108,16 +160,23 @@ def execute(words: list[str]) -> int:
         return 0
     if order.header:
         need_slurm()
+        order, start = order.tried_out(config, whole_script)
     folder = make_capsule(order, config, whole_script)
     keep_plain_copy(folder.path)
     print(f"run id  {folder.run_id}", flush=True)
     if order.header is None:
         os.execvpe("bash", ["bash", str(folder.path / "job_script.slurm")], clean_environment())
-    job = Submission(folder.path).submit()
+    job = Submission(folder.path, order.options, is_new=True).submit()
     log = folder.path / f"slurm-{job}.log"
     print(f"job id  {job}\nscript  {folder.path / 'job_script.slurm'}\nlog     {log}")
+    print_start(start)
     print(f"follow  python -m launch logs {folder.run_id} -f{logs_flag(folder.path.parent.parent)}")
     return 0
+
+
+def print_start(start: str) -> None:
+    if start:
+        print(f"start   {start}")
 
 
 def checked(order: Order) -> tuple[RunConfig, Callable[[Path], str]]:
@@ -138,7 +197,9 @@ def checked(order: Order) -> tuple[RunConfig, Callable[[Path], str]]:
         check_syntax(made, order.header.name if order.header else order.script)
         return made
 
-    whole_script(logs / "runs" / DRY)
+    made = whole_script(logs / "runs" / DRY)
+    if order.header:
+        check_placement(options_of(made), config.trainer)
     return config, whole_script
 
 

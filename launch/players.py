@@ -231,6 +231,6 @@ def drill_script(header: Header) -> str:
     own = [line for line in lines if line.startswith("#SBATCH")]
     body = [line for line in lines if not line.startswith("#")]
     short = [f"#SBATCH --time={MINUTES}", "#SBATCH --signal=USR1@60", "#SBATCH --job-name=drill"]
-    place = next(number for number, line in enumerate(body) if line.startswith("if "))
+    place = next(number for number, line in enumerate(body) if line.startswith("if in_batch_script"))
     commands = [*commands_of(header), *active_environment(ROOT)]
     return "\n".join([lines[0], *own, *header.options, *short, *body[:place], *commands, *body[place:]]) + "\n"

@@ -51,7 +51,13 @@ def queue(argv: list[str]) -> int:
     parser = CommandParser("python -m launch queue", PURPOSE, usage=argparse.SUPPRESS)
     parser.add_argument("what", nargs="?", metavar="FILE", default="start", help=argparse.SUPPRESS)
     place = argv.index("add") + 1 if "add" in argv else len(argv)  # what follows are words of a command
+    parser.add_argument("--slurm", action="append", help=argparse.SUPPRESS)
     options, words = parser.parse_args(argv[:place]), argv[place:]
+    if options.slurm:
+        raise UserError(
+            "--slurm has no effect on the queue of this machine: python -m launch sweep FILE --slurm NAME=VALUE "
+            "submits a file of runs to Slurm."
+        )
     what, logs = options.what, Path(options.logs_dir).absolute()
     if what == "work":
         return work(logs)

@@ -6,13 +6,16 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from config.command import CommandParser, read_changes
 from config.errors import UserError
 from config.flags import NAMES, shown
+from launch.cluster import SLURM_HELP
 from launch.execute import ROOT, execute
+from launch.resources import read_resources
 from launch.script import HEADERS
 from runs.folder import JOB_RUN_DIR, LINEAGE
 from runs.reading import Run, find_run
@@ -29,6 +32,7 @@ def resubmit(argv: list[str]) -> int:
     parser.add_argument("run", metavar="RUN", help="id, name, job, path, or last")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="FLAG=VALUE", help="change settings")
     parser.add_argument("--header", metavar="HEADER", help=f"what to ask Slurm for: a file of {HEADERS}/")
+    parser.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE", help=SLURM_HELP)
     parser.add_argument("--dry_run", action="store_true", help="print the script, and make nothing")
     options = parser.parse_args(argv)
     run = find_run(Path(options.logs_dir), options.run)
@@ -36,7 +40,7 @@ def resubmit(argv: list[str]) -> int:
     lineage = {"parent": run.run_id, "how": "resubmit", "changes": changes}
     logs = run.path.absolute().parent.parent
     flags = [*changed(typed_flags(run), changes), "--logs_dir", str(logs)]
-    last = ["--dry_run"] if options.dry_run else []
+    last = [*resources_of(run, options.slurm), *(["--dry_run"] if options.dry_run else [])]
     os.environ[LINEAGE] = json.dumps(lineage, ensure_ascii=False)
     code, script = run.path.absolute() / "code", run.submission.get("script")
     if not ((code / "slurm_executor.sh").is_file() and isinstance(script, str)):
@@ -65,6 +69,16 @@ def cluster_of(run: Run, wanted: str | None) -> str | None:
     if run.job_name is not None:
         return "slurm"
     return "local" if (run.path / "submitit").is_dir() else None
+
+
+def resources_of(run: Run, wanted: Sequence[str]) -> list[str]:
+    """What RUN was given with --slurm, and what is changed of it, as words of the door."""
+    kept = run.submission.get("slurm")
+    words = read_resources([*(kept if isinstance(kept, list) else []), *wanted])
+    code = run.path / "code"
+    if wanted and code.is_dir() and not (code / "launch" / "resources.py").is_file():
+        raise UserError(f"--slurm is not known to the code that {run.run_id} keeps: give --header instead.")
+    return [f"--slurm={word}" for word in words]
 
 
 def header_of(run: Run, wanted: str | None) -> list[str]:

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from config.errors import UserError
@@ -20,15 +20,31 @@ SHORT = {
     **{"-p": "--partition", "-q": "--qos", "-t": "--time", "-w": "--nodelist", "-x": "--exclude"},
 }
 FIRST = ("--open-mode=append", "--requeue", "--signal=USR1@120")  # unless a header or script asks for another
+# Options that say the same thing in another way: the last who says it counts, and sbatch does not see two of them.
+SAME = (
+    {"--mem", "--mem-per-cpu", "--mem-per-gpu"},
+    {"--gres", "--gpus", "--gpus-per-node", "--gpus-per-socket", "--gpus-per-task"},
+    {"--cpus-per-task", "--cpus-per-gpu"},
+    {"--requeue", "--no-requeue"},
+)
 
 
 @dataclass(frozen=True)
 class Header:
-    """The head of a script: its #SBATCH lines, and commands such as `module load`."""
+    """The head of a script: its #SBATCH lines, and commands such as `module load`.
+
+    resources: what --slurm asks for beyond that, such as nodes=2.
+    """
 
     name: str
     options: list[str]
     commands: list[str]
+    resources: list[str] = field(default_factory=list)
+
+    @property
+    def lines(self) -> list[tuple[str, list[str]]]:
+        """(title, #SBATCH lines) of both."""
+        return [(f"# {self.name}:", self.options), ("# asked for with --slurm:", list(map(as_line, self.resources)))]
 
 
 def read_header(root: Path, name: str) -> Header:
@@ -64,17 +80,26 @@ def options_of(text: str) -> list[str]:
     return found
 
 
+def as_line(resource: str) -> str:
+    """nodes=2 as an #SBATCH line; a value with blanks is between quotes."""
+    name, equals, value = resource.partition("=")
+    plain = re.fullmatch(r"[\w.,:;=@%+/\[\]*&|!()-]*", value, re.ASCII)
+    return f"#SBATCH --{name}{equals}" + (value if plain else '"' + value.replace('"', '\\"') + '"')
+
+
 def each_once(parts: list[tuple[str, list[str]]]) -> list[str]:
     """(title, #SBATCH lines) as lines, without those that a later one overrules and titles that have none left."""
     later: set[str] = set()
     lines: list[str] = []
     for title, options in reversed(parts):
         kept = []
+        said = set().union(*map(option_names, options))
         for line in reversed(options):
             names = option_names(line)
             if not names or not names <= later:
                 kept.append(line)
             later |= names
+        later |= {name for group in SAME if group & said for name in group}
         lines += [*kept, *([title] if kept and title else [])]
     return lines[::-1]
 
@@ -82,6 +107,7 @@ def each_once(parts: list[tuple[str, list[str]]]) -> list[str]:
 def option_names(line: str) -> set[str]:
     """The options of an #SBATCH line, which may have several, by their long names."""
     plain = re.split("['\"]", line.removeprefix("#SBATCH"))[0]
+    plain = re.sub(r"--gres[= ](?!(gres[/:])?gpu\b)", "--gres-of-others ", plain)  # says nothing about GPUs
     return {SHORT.get(word, word) for word in re.findall(r"(?<!\S)(--[\w-]+|-[A-Za-z])", plain)}
 
 
@@ -94,11 +120,11 @@ def job_script(
         f"# {shown(script)}, kept with its run: the run goes on when this is submitted again.",
     ]
     if header:
+        asked = [(f"# {shown(script)}:", options_of(text)), *header.lines]
         lines += each_once(
             [
                 ("", [f"#SBATCH {option}" for option in FIRST]),
-                (f"# {shown(script)}:", options_of(text)),
-                (f"# {header.name}:", header.options),
+                *asked,
                 ("", [f"#SBATCH --job-name={run.name}", f'#SBATCH --output="{slurm_quoted(str(run))}/slurm-%j.log"']),
             ]
         )

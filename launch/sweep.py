@@ -16,10 +16,10 @@ from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
 from launch import queue
-from launch.arrays import submit_arrays
+from launch.arrays import check_array, submit_arrays
 from launch.capsules import make_capsules, new_desk
-from launch.cluster import choose_cluster, header_for
-from launch.execute import logs_flag
+from launch.cluster import SLURM_HELP, choose_cluster, header_for
+from launch.execute import logs_flag, print_start
 from launch.queue_worker import unfinished_runs
 from launch.sweep_file import read_sweep
 from launch.sweep_rows import Planned, compare_with_runs, plan
@@ -38,6 +38,7 @@ def sweep(argv: list[str]) -> int:
     parser.add_argument("--dry_run", action="store_true", help="show what would happen, and make nothing")
     parser.add_argument("--max_parallel", type=int, metavar="N", help="at most so many runs at once, on Slurm")
     parser.add_argument("--header", metavar="H", help="a file of job_scripts/headers/: what to ask Slurm for")
+    parser.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE", help=SLURM_HELP)
     parser.add_argument(
         "--cluster",
         choices=("auto", "slurm", "local"),
@@ -53,7 +54,7 @@ def sweep(argv: list[str]) -> int:
     found = read_sweep(path)
     rows = plan(replace(found, twin=found.twin or options.with_twin), logs)
     cluster = choose_cluster(options.cluster)
-    header = header_for(options.header, cluster)
+    header = header_for(options.header, cluster, options.slurm)
     if options.max_parallel is not None and header is None:
         raise UserError("--max_parallel has no effect on this machine, where rows run one after another: remove it.")
     compare_with_runs(rows, logs, unfinished_runs(logs))
@@ -62,6 +63,7 @@ def sweep(argv: list[str]) -> int:
     if options.dry_run or not chosen:
         print("nothing was made: --dry_run" if options.dry_run else "nothing to submit")
         return 0
+    start = check_array(header, chosen, logs, options.evaluate) if header else ""
     desk = new_desk(logs, found.name)
     shutil.copyfile(path, desk / f"sweep{path.suffix}")
     make_capsules(chosen, header, logs, desk, argv)
@@ -74,7 +76,9 @@ def sweep(argv: list[str]) -> int:
         return 0
     for line in submit_arrays(runs, header, desk, options.max_parallel, options.evaluate):
         print(line, flush=True)
-    print(f"sweep   {desk}\nfollow  python -m launch status{logs_flag(logs)}")
+    print(f"sweep   {desk}")
+    print_start(start)
+    print(f"follow  python -m launch status{logs_flag(logs)}")
     return 0
 
 

@@ -246,7 +246,8 @@ def test_nodes_are_excluded_beside_those_that_were(logs: Path, programs: Program
     (run / "job_script.slurm").write_text(script)
     said = told(capsys, logs, "requeue", "gone", "--exclude_nodes", "n[4-5]")
     assert said == f"{run.name}: submitted again as job 12; it goes on from step 0, not on n[4-5].\n"
-    assert programs.told("sbatch") == [f"--hold --parsable --exclude=n3,n[4-5] {run / 'job_script.slurm'}"]
+    held = f"--hold --parsable --exclude=n3,n[4-5] {run / 'job_script.slurm'}"
+    assert programs.told("sbatch") == ["--test-only --exclude=n3,n[4-5]", held]
 
 
 @pytest.mark.parametrize(
@@ -278,8 +279,22 @@ def test_a_job_that_is_gone_is_submitted_again(logs: Path, programs: Programs, c
     script.write_text(f"#!/bin/bash\nexport EBT_JOB_RUN_DIR={shlex.quote(str(run))}\n")
     said = told(capsys, logs, "requeue", "one")
     assert said == f"{run.name}: submitted again as job 12; it goes on from step 40.\n"
-    assert programs.told("sbatch") == [f"--hold --parsable {script}"] and programs.told("scontrol")[-1] == "release 12"
+    assert (
+        programs.told("sbatch") == ["--test-only", f"--hold --parsable {script}"]
+        and programs.told("scontrol")[-1] == "release 12"
+    )
     assert json.loads((run / "job.json").read_bytes()) == {"job": "12"} and Run(run).state == "waiting"
+
+
+def test_what_slurm_would_never_start_again_stays_as_it_is(logs: Path, programs: Programs, capsys: Any) -> None:
+    programs.queue()
+    programs.put("sbatch", "echo 'sbatch: error: Batch job submission failed: Too much' >&2; exit 1")
+    run = write_run(logs, "one", began(1, job="7"), ended(1, "error: OSError"), submission=SENT, job={"job": "7"})
+    script = run / "job_script.slurm"
+    script.write_text(f"#!/bin/bash\n#SBATCH --mem=9\nexport EBT_JOB_RUN_DIR={shlex.quote(str(run))}\n")
+    said = told(capsys, logs, "requeue", "one", status=1)
+    assert said.startswith(f"{run.name}: sbatch refused the job (Too much): correct the header")
+    assert json.loads((run / "submission.json").read_bytes()) == SENT and Run(run).state == "failed"
 
 
 def test_what_cannot_be_queued_again_says_what_goes_on(

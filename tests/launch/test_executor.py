@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import subprocess
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,14 @@ from config.errors import UserError
 from launch import rehearse as rehearsals
 from launch.rehearse import rehearse
 from launch.script import each_once, job_script, read_header
+from launch.submit import expected_start
 from tests.conftest import ROOT, Door
 from tests.launch.checkout import SCRIPT, Checkout
 
 GOLDEN = Path(__file__).parent / "golden"
 HEADERS = ("local_cpu", "reference_a100", "reference_apptainer", "reference_h100_multinode", "reference_pyxis")
 ACCEPTS = 'echo "7"'  # a Slurm that takes everything
+TESTED = "[[ $1 == --test-only ]] && exit"  # before anything else: it has nothing against the job
 RECORD = {"config.json", "command.txt", "code.json", "code.diff", "environment.json", "job_script.slurm", "code"}
 
 
@@ -221,7 +224,7 @@ def test_no_slurm(checkout: Checkout) -> None:
     [
         (
             "sbatch: error: Batch job submission failed: Invalid partition name specified",
-            "sbatch refused the job (Invalid partition name specified): correct the header, or SBATCH_* in the env",
+            "sbatch refused the job (Invalid partition name specified): correct the header, --slurm, or SBATCH_",
         ),
         (
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
@@ -229,25 +232,83 @@ def test_no_slurm(checkout: Checkout) -> None:
         ),
     ],
 )
-def test_a_failed_sbatch_leaves_the_record(checkout: Checkout, slurm_says: str, sentence: str) -> None:
-    checkout.program("sbatch", f"echo {shlex.quote(slurm_says)} >&2; exit 1")
-    said = checkout.execute("local_cpu", SCRIPT, status=2)
-    assert sentence in said and f"The run's record stays in {checkout.run}." in said
-    assert {file.name for file in checkout.run.iterdir()} >= RECORD
-    assert not (checkout.run / "job.json").exists()
-    assert checkout.submission()["state"] == "failed" and sentence[:30] in checkout.submission()["error"]
+def test_a_job_that_slurm_refuses_leaves_nothing(checkout: Checkout, slurm_says: str, sentence: str) -> None:
+    """Neither what it refuses when it is asked, nor what it refuses after it had nothing against it."""
+    for first in ("true", TESTED):
+        checkout.program("sbatch", f"{first}; echo {shlex.quote(slurm_says)} >&2; exit 1")
+        said = checkout.execute("local_cpu", SCRIPT, status=2)
+        assert sentence in said and "run id" not in said.splitlines()[-1]
+        if first == "true":
+            assert nothing_made(checkout)
+        elif "refused" in sentence:
+            assert not any(any((checkout.logs / name).iterdir()) for name in ("runs", "job_scripts"))
+        else:  # whether Slurm has it is not known
+            assert f"The run's record stays in {checkout.run}." in said
+            assert {file.name for file in checkout.run.iterdir()} >= RECORD
+            assert checkout.submission()["state"] == "failed" and sentence[:30] in checkout.submission()["error"]
 
 
-def test_a_job_that_cannot_be_released(checkout: Checkout) -> None:
+@pytest.mark.parametrize(
+    ("estimate", "line"),
+    [
+        ("Job 3 to start at 2038-01-19T03:14 using 2 processors on nodes n[1-2] in partition main", ""),
+        ("Job 3 to start at 2020-01-01T00:00:00 using 1 processors on nodes n1 in partition main", "now, on n1"),
+        ("Job 3 to start at {soon} using 1 processors on nodes n1 in partition main", "about {clock}, on n1"),
+        ("Job 3 to start at 4068-05-30T10:30:38 using 1 processors on nodes n2 in partition main", ""),
+        ("Job 3 to start at N/A using 1 processors on nodes n2 in partition main", ""),
+        ("something else", ""),
+    ],
+)
+def test_the_start_that_slurm_expects(estimate: str, line: str) -> None:
+    soon = datetime.now() + timedelta(days=2)
+    said = expected_start("sbatch: a remark\nsbatch: " + estimate.format(soon=soon.isoformat()))
+    assert said == line.format(clock=soon.strftime("%Y-%m-%d %H:%M"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "sentence"),
+    [
+        (
+            "PartitionConfig",
+            "Slurm would never start the job (PartitionConfig): it asks for more nodes, time or memory",
+        ),
+        ("ReqNodeNotAvail", None),
+        ("", None),
+    ],
+)
+def test_sbatch_itself_has_the_last_word(checkout: Checkout, reason: str, sentence: str | None) -> None:
+    """`--test-only` says no while nodes are down, too, and where it does not work at all."""
+    folder = shlex.quote(str(checkout.programs))
+    checkout.program("sbatch", f'echo "$@" >> {folder}/asked; [[ $1 != --test-only ]] || exit 1; {ACCEPTS}')
+    checkout.program("scontrol", f"[[ $1 != show ]] || echo 'JobId=7 Reason={reason} x'")
+    checkout.program("scancel", f'echo "$@" >> {folder}/cancelled')
+    said = checkout.execute("local_cpu", SCRIPT, status=2 if sentence else 0)
+    asked = (checkout.programs / "asked").read_text().splitlines()
+    assert asked[1] == "--parsable --begin=now+10minutes --mail-type=NONE"
+    assert (checkout.programs / "cancelled").read_text() == "7\n", "what was tried is taken back"
+    if sentence:
+        assert sentence in said and nothing_made(checkout) and len(asked) == 2
+    else:
+        assert "job id  7" in said and asked[2].startswith("--hold")
+
+
+@pytest.mark.parametrize(
+    ("complaint", "advice"),
+    [
+        ("Access denied", "takes it back."),
+        ("Unable to contact slurm controller", "scontrol release 7 lets it go."),
+    ],
+)
+def test_a_job_that_cannot_be_released(checkout: Checkout, complaint: str, advice: str) -> None:
     checkout.program("sbatch", ACCEPTS)
-    checkout.program("scontrol", "echo 'scontrol: error: Access denied' >&2; exit 1")
+    checkout.program("scontrol", f"echo 'scontrol: error: {complaint}' >&2; exit 1")
     said = checkout.execute("local_cpu", SCRIPT, status=2)
-    assert "Job 7 waits, held: scontrol release 7 lets it go." in said
-    assert checkout.submission()["state"] == "held" and "Access denied" in checkout.submission()["error"]
+    assert "Job 7 is held: " in said and said.endswith(f"{advice}\n")
+    assert checkout.submission()["state"] == "held" and complaint in checkout.submission()["error"]
 
 
 def test_a_job_whose_number_cannot_be_kept_is_taken_back(checkout: Checkout) -> None:
-    checkout.program("sbatch", f'mkdir "${{3%/*}}/job.json"; {ACCEPTS}')
+    checkout.program("sbatch", f'{TESTED}; mkdir "${{3%/*}}/job.json"; {ACCEPTS}')
     for name in ("scancel", "scontrol"):
         checkout.program(name, f'echo "$@" > {shlex.quote(str(checkout.programs))}/{name}.told')
     said = checkout.execute("local_cpu", SCRIPT, status=2)
@@ -257,7 +318,7 @@ def test_a_job_whose_number_cannot_be_kept_is_taken_back(checkout: Checkout) -> 
 
 
 def test_stopped_by_hand_while_submitting(checkout: Checkout) -> None:
-    checkout.program("sbatch", f"kill -INT $PPID; sleep 1; {ACCEPTS}")
+    checkout.program("sbatch", f"{TESTED}; kill -INT $PPID; sleep 1; {ACCEPTS}")
     assert checkout.execute("local_cpu", SCRIPT, status=130).endswith("stopped by hand\n")
     assert checkout.submission()["state"] == "unknown"
     assert f"squeue --name={checkout.run.name} shows whether there is a job" in checkout.submission()["error"]
@@ -267,7 +328,7 @@ def test_stopped_by_hand_while_submitting(checkout: Checkout) -> None:
 def test_killed_at_any_point_there_is_a_record(checkout: Checkout, where: str) -> None:
     """The record is whole when Slurm is first told of the job, and has its number before the job may start."""
     checkout.program("sbatch", ACCEPTS)
-    checkout.program(where, "kill -9 $PPID")
+    checkout.program(where, f"{TESTED}; kill -9 $PPID")
     checkout.execute("local_cpu", SCRIPT, status=-9)
     assert {file.name for file in checkout.run.iterdir()} >= RECORD
     assert len(list((checkout.logs / "job_scripts").iterdir())) == 1

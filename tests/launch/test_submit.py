@@ -100,7 +100,10 @@ def test_mistakes(desk: Desk, words: list[str], sentence: str) -> None:
 def slurm(desk: Desk) -> Desk:
     """A Slurm that takes everything and notes what it is told."""
     folder = shlex.quote(str(desk.programs))
-    note = f'echo "$@" >> {folder}/told; cp "${{@: -1}}" {folder}/script'
+    tested = "echo 'sbatch: Job 7 to start at 2020-01-01T00:00:00 using 1 processors on nodes n1 in partition main' >&2"
+    note = (
+        f'echo "$@" >> {folder}/told; [[ $1 != --test-only ]] || {{ {tested}; exit; }}; cp "${{@: -1}}" {folder}/script'
+    )
     desk.program("sbatch", f'{note}; [[ "$*" == *--parsable* ]] && echo 7 || echo "Submitted batch job 7"')
     desk.program("squeue", "")
     desk.program("scontrol", f'echo "$@" >> {folder}/told; [[ $1 != show ]] || echo "MaxArraySize = 2001"')
@@ -111,9 +114,9 @@ def slurm(desk: Desk) -> Desk:
 def test_held_noted_released(slurm: Desk) -> None:
     said = slurm.launch("submit", "--header", "local_cpu", "--run_name", "mine")
     run = slurm.run
-    assert f"job id  7\nlog     {run / 'slurm-7.log'}\n" in said
+    assert f"job id  7\nlog     {run / 'slurm-7.log'}\nstart   now, on n1\nfollow  " in said
     told = (slurm.programs / "told").read_text().splitlines()
-    assert told[0] == "show config" and told[1].startswith("--hold ") and told[2:] == ["release 7"]
+    assert told[:2] == ["show config", "--test-only"] and told[2].startswith("--hold ") and told[3:] == ["release 7"]
     assert slurm.submission()["state"] == "released" and slurm.submission()["header"] == "local_cpu"
     script = (slurm.programs / "script").read_text()
     assert [line for line in script.splitlines() if line.startswith("#SBATCH")] == [
@@ -187,11 +190,13 @@ def test_slurm_says_no(slurm: Desk) -> None:
         "sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid partition name specified' >&2; exit 1"
     )
     said = slurm.launch("submit", status=2)
-    assert (
-        "sbatch refused the job (Invalid partition name specified): correct the header, or SBATCH_* in the env" in said
+    assert "sbatch refused the job (Invalid partition name specified): correct the header, --slurm, or SBATCH_" in said
+    assert said.count("Invalid partition") == 1 and not slurm.logs.exists()
+    slurm.program(
+        "sbatch", "[[ $1 == --test-only ]] || { echo 'sbatch: error: Batch job submission failed: No' >&2; exit 1; }"
     )
-    assert said.count("Invalid partition") == 1 and f"The run's record stays in {slurm.run}." in said
-    assert slurm.submission()["state"] == "failed"
+    assert "sbatch refused the job (No): correct the header" in slurm.launch("submit", status=2)
+    assert not any((slurm.logs / "runs").iterdir()), "the record of what is refused does not stay among the runs"
 
 
 def test_which_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

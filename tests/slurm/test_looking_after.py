@@ -93,7 +93,7 @@ def test_a_job_from_its_queue_to_its_end(desk: Desk, tmp_path: Path) -> None:
 
     said = desk.launch("requeue", "mine")
     again = Run(job.run).job_name
-    assert f"submitted again as job {again}; it goes on from step 0." in said and again != job.id
+    assert f"submitted again as job {again}; it goes on from step 0; start: about " in said and again != job.id
     desk.cluster.run("scontrol", "update", f"jobid={again}", "StartTime=now")
     wait("its third attempt", lambda: (now := desk.status())["state"] == "running" and now["attempts"] == 3)
     elsewhere = tmp_path / "slurm.conf"  # at a port where nobody listens

@@ -139,12 +139,42 @@ def test_slurm_says_no_to_an_array(cluster: Cluster, tmp_path: Path) -> None:
     file = desk.file("two.yaml", "base: {no_wandb: true}\ngrid: {seed: [1, 2]}\n")
     said = desk.launch("sweep", file, "--header", "mine", status=2, more=cluster.environment)
     assert re.search(r"^sbatch refused the job \(.+\): correct the header", said, re.MULTILINE), said
-    assert [run.state for run in desk.runs()] == ["not submitted"] * 2 and not cluster.run("squeue", "-h").strip()
-    assert all("refused" in run.submission["error"] for run in desk.runs())
+    assert not desk.logs.exists() and not cluster.run("squeue", "-h").strip()
     (desk.root / "job_scripts" / "headers" / "mine.slurm").write_text("")
     said = desk.launch("sweep", file, "--header", "mine", more=cluster.environment)
-    assert "2 rows: 2 goes on; 2 to submit" in said
+    assert "2 rows: 2 new; 2 to submit" in said and "start   now, on n" in said
     wait("them", lambda: [run.state for run in desk.runs()] == ["finished"] * 2)
     assert "error" not in desk.runs()[0].submission and os.path.samefile(
         desk.runs()[0].path / "code", desk.runs()[1].path / "code"
     )
+
+
+def test_runs_after_another(cluster: Cluster, tmp_path: Path) -> None:
+    """The first is interrupted and queued again in between, which is no end."""
+    desk = Desk(tmp_path / "a desk")
+    desk.tell("waits", "first")
+
+    def submit(name: str, *words: str) -> str:
+        said = desk.launch("submit", "--run_name", name, "--slurm", "cpus_per_task=1", *words, more=cluster.environment)
+        return re.findall(r"^job id  (\d+)$", said, re.MULTILINE)[0]
+
+    def state(job: str) -> str:
+        return cluster.run("squeue", "-h", "--states=all", f"--jobs={job}", "-o", "%T %r").strip()
+
+    first = submit("first")
+    second = submit("second", "--after", "first")
+    third = submit("third", "--after", first, "--if", "failed")
+    fourth = submit("fourth", "--after", "second", "--if", "any")
+    wait("its start", lambda: bool(desk.begun("first")))
+    waiting = (second, third, fourth)
+    wait("Slurm's word", lambda: [state(job) for job in waiting] == ["PENDING Dependency"] * 3)
+    cluster.run("scancel", "--signal=USR1", first)
+    wait("the chain", lambda: [desk.run_named(name).state for name in ("second", "fourth")] == ["finished"] * 2)
+    begun = [desk.begun(name)[-1]["start"] for name in ("first", "second", "fourth")]
+    assert len(desk.begun("first")) == 2 and begun == sorted(begun)
+    wait("the one that was left out", lambda: state(third).startswith("CANCELLED"))
+    assert not desk.begun("third") and desk.run_named("third").submission["after"]["if"] == "failed"
+    said = desk.launch("requeue", "third", status=1, more=cluster.environment)
+    assert "is finished, and will not be failed any more; choose --if finished or any." in said
+    late = desk.launch("submit", "--after", "first", "--run_name", "late", more=cluster.environment)
+    assert "start   now, on n" in late

@@ -73,7 +73,7 @@ def test_a_job_that_a_broken_node_could_not_start_is_held_released_and_kept_from
     cluster.wait_until_idle()
     said = desk.launch("requeue", "mine", "--exclude_nodes", "n1")
     again = Run(job.run).job_name
-    assert f"submitted again as job {again}; it goes on from step 0, not on n1." in said
+    assert f"submitted again as job {again}; it goes on from step 0, not on n1; start: now, on n2." in said
     assert " ExcNodeList=n1 " in cluster.run("scontrol", "show", "job", str(again), "--oneliner")
 
 
