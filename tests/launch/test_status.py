@@ -38,7 +38,6 @@ def row(capsys: pytest.CaptureFixture[str], logs: Path, *words: str) -> dict[str
 
 # -- one state from two witnesses ------------------------------------------------------------------------------------
 
-HOUR_AGO = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 3600))
 FIRST = began(1, 900, job="7")
 AFTER = {"after": {"run": "first_1_2", "if": "finished"}}
 
@@ -95,8 +94,9 @@ def test_a_state_of_two_witnesses(
     state: str,
 ) -> None:
     now = time.strftime("%Y-%m-%dT%H:%M:%S")
+    hour_ago = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 3600))
     # a name that has the time in it would not be the same twice
-    programs.queue(queue.replace("HOUR_AGO", HOUR_AGO).replace("NOW", now))
+    programs.queue(queue.replace("HOUR_AGO", hour_ago).replace("NOW", now))
     write_run(logs, "one", *attempts, submission=submission, heartbeat=BEAT | {"time": time.time() - 665})
     found = row(capsys, logs)
     text = str(slurm.Standing(found["state"], found["detail"] or ""))
