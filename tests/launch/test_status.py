@@ -26,6 +26,11 @@ SENT = {"state": "released", "job": "7", "time": stamp(2000)}
 BEAT = {"time": time.time() - 665, "step": 40, "total_steps": 100, "train_loss": 2.5, "tokens_per_second": 12_345.0}
 
 
+def hour_ago() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 3600))
+
+
+
 def shown_by(capsys: pytest.CaptureFixture[str], logs: Path, *words: str) -> str:
     assert main(["status", "--logs_dir", str(logs), *words]) == 0
     return capsys.readouterr().out
@@ -94,9 +99,8 @@ def test_a_state_of_two_witnesses(
     state: str,
 ) -> None:
     now = time.strftime("%Y-%m-%dT%H:%M:%S")
-    hour_ago = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 3600))
     # a name that has the time in it would not be the same twice
-    programs.queue(queue.replace("HOUR_AGO", hour_ago).replace("NOW", now))
+    programs.queue(queue.replace("HOUR_AGO", hour_ago()).replace("NOW", now))
     write_run(logs, "one", *attempts, submission=submission, heartbeat=BEAT | {"time": time.time() - 665})
     found = row(capsys, logs)
     text = str(slurm.Standing(found["state"], found["detail"] or ""))
@@ -181,7 +185,7 @@ def test_a_run_without_a_step_is_silent_after_a_while(
     logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, here: bool,
     began_ago: float, beat_ago: float | None, line_ago: float, state: str,
 ) -> None:  # fmt: skip
-    programs.queue(f"7|RUNNING|None|n1|main|{HOUR_AGO}")
+    programs.queue(f"7|RUNNING|None|n1|main|{hour_ago()}")
     sent, job = SENT | {"time": stamp(4000)}, {"job": "7", "log": str(logs / "l")}
     run = write_run(logs, "one", began(1, began_ago, job="7"), submission=sent, job=job)
     if beat_ago is not None:
@@ -357,7 +361,7 @@ def test_watching_asks_slurm_every_30_seconds_for_all_runs_at_once(
 
 def test_the_expected_start(logs: Path, programs: Programs, capsys: Any) -> None:
     programs.queue(f"7|PENDING|Priority||main|{SOON}", f"8|PENDING|JobHeldUser||main|{SOON}",
-                   f"9|PENDING|BadConstraints||main|{HOUR_AGO}")  # fmt: skip
+                   f"9|PENDING|BadConstraints||main|{hour_ago()}")  # fmt: skip
     for job in (7, 8, 9):
         write_run(logs, f"r{job}", submission=SENT | {"job": str(job)}, number=job)
     found = [json.loads(line)["expected_start"] for line in shown_by(capsys, logs, "--json").splitlines()]
