@@ -30,7 +30,6 @@ def hour_ago() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 3600))
 
 
-
 def shown_by(capsys: pytest.CaptureFixture[str], logs: Path, *words: str) -> str:
     assert main(["status", "--logs_dir", str(logs), *words]) == 0
     return capsys.readouterr().out
