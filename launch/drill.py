@@ -30,7 +30,7 @@ from runs.reading import Run
 from runs.signals import BY_HAND, GOES_ON
 
 STEPS, EVERY, AT, SAVING = 12, 5, 7, 10
-HANGS: tuple[str, ...] = ()
+HANGS = ("--hang_minutes", "0.25")  # long for a small run, and short for who waits
 SMALL = (
     *("--limit_val_batches", "2", "--limit_test_batches", "2", "--log_every_n_steps", "1", "--no_wandb"),
     *("--run_name", "drill"),
@@ -40,7 +40,8 @@ Interrupt a small run in every way that a cluster has, and compare it bit for bi
 
 The flags are those of train_model.py. {STEPS} steps are trained for each way, as jobs where there is a Slurm (its
 options from the environment, SBATCH_PARTITION and the like, or from --header) and otherwise here, where signals stand
-for it. Exit status 1 if a run did not survive; then its folder is kept."""
+for it. With --random, real signals come at random moments of several runs at once, in start-up and at the end too,
+again and again until N were used. Exit status 1 if a run did not survive; then its folder is kept."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ WHOLE = Way("uninterrupted", "", "", ("finished",))
 
 def drill(argv: list[str]) -> int:
     """The command; 1 if a run did not survive."""
-    usage = "python -m launch drill [--logs_dir PATH] [--header NAME] [flags of train_model.py]"
+    usage = "python -m launch drill [--random N [--seed S]] [--header NAME] [--logs_dir PATH] [flags of train_model.py]"
     parser = CommandParser("python -m launch drill", PURPOSE, usage=usage)
     parser.add_argument("--header", metavar="NAME", help="ask Slurm for what job_scripts/headers/NAME.slurm says")
     parser.add_argument("--random", type=int, metavar="N", help="N interruptions at random moments of several runs")

@@ -49,7 +49,7 @@ BY_A_PERSON = {"INT", "KILL", "cancel"}
 GIVEN_UP = "not queued again"  # what a job says that came no further in several starts
 CAUSES = (
     *("finished", "time limit", "interrupted", "preempted", "requeued", "cancelled", "stopped by hand"),
-    *("killed", "node failure", "crashed", "hung"),
+    *("killed", "out of memory or killed", "node failure", "crashed", "hung"),
 )
 CLOCKS = ("start", "training", "steps", "steps")
 PLACES = ("starting", "training", "saving", "ending")
