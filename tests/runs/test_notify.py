@@ -254,10 +254,17 @@ def test_what_goes_on_by_itself_or_was_stopped_by_hand_is_not_told(
 
 def test_a_job_that_is_not_queued_again(run: Path, hook: Hook, capsys: pytest.CaptureFixture[str]) -> None:
     write_json(run / "job.json", {"starts": [0, 0, 0]})
-    assert main(["check_progress", str(run), "--notify", hook.url]) == 2
+    assert main(["ended", str(run), "no.log", str(GOES_ON), "--notify", hook.url]) == 2
     (notice,) = hook.notices
     assert notice["event"] == "stuck" and "it is not queued again" in notice["text"]
     assert "it is not queued again" in capsys.readouterr().err
+
+
+def test_a_run_that_was_killed_is_told_of_by_its_script(run: Path, hook: Hook) -> None:
+    append_row(run / "attempts.jsonl", {"attempt": 1, "start": "x", "first_step": 3})
+    for _ in range(2):  # the second time its end is known
+        assert main(["ended", str(run), "no.log", "137", "--notify", hook.url]) == 1
+    assert [notice["text"] for notice in hook.notices] == ["try_1: ended at step 3: out of memory or killed."]
 
 
 def test_a_run_tells_and_keeps_nothing(door: Door, hook: Hook) -> None:

@@ -20,19 +20,22 @@ def quiet(cluster: Cluster) -> None:
     cluster.stop_jobs()
 
 
-def test_a_job_that_is_queued_again_and_then_gives_up(
+def test_a_job_that_is_queued_again_and_one_that_is_killed(
     cluster: Cluster, corpus: Path, tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its end is told once; one that comes no further in three starts is told of by its script."""
+    """The end of the one is told once, and that of the other, which cannot speak, by its script."""
     monkeypatch.setenv("EBT_NOTIFY", "")  # it has to come from the command line
     flags = [*TRANSFORMER, "--max_steps", "60", "--dataset_dir", str(corpus), "--notify", hook.url]
-    job = Job(cluster, tmp_path / "one", flags)
+    job, other = Job(cluster, tmp_path / "one", flags), Job(cluster, tmp_path / "other", flags)
     job.wait_for_steps(1, 5)
     cluster.run("scancel", "--signal=USR1", job.id)
+    other.wait_for_steps(1, 5)
+    cluster.run("scancel", "--signal=KILL", other.id)
+    other.wait_for_state("FAILED")
     job.wait_for_state("COMPLETED")
     assert [attempt["cause"] for attempt in attempts(job.folder)] == ["time limit", "finished"]
-    (notice,) = hook.notices
-    assert (notice["event"], notice["job"], notice["run"]) == ("end", job.id, job.folder.name)
-    files = [file for file in (tmp_path / "one").rglob("*") if file.is_file()]
+    end, failure = sorted(hook.notices, key=lambda notice: str(notice["event"]))
+    assert (end["event"], end["job"], end["run"]) == ("end", job.id, job.folder.name)
+    assert failure["run"] == other.folder.name and "out of memory or killed." in failure["text"]
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert not [file for file in files if TOKEN.encode() in file.read_bytes()]
-    (job.folder / "job.json").write_text('{"job": "0", "starts": [60, 60, 60]}')
