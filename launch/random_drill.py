@@ -29,7 +29,7 @@ from launch.trace import first_difference
 from runs.reading import Run
 from runs.signals import BY_HAND, GOES_ON
 
-STEPS, EVERY = 60, 7
+STEPS, EVERY = 150, 13
 STEP = 0.1  # seconds within which one that waits for a step comes after it
 HANG = "hang_in_the_drill"  # the file by which training/rehearsal.py is told to hang
 # By name: what is sent, one after the other. What stands for a person's doing is not queued again by itself.

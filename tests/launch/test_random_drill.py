@@ -13,7 +13,7 @@ from runs.files import append_row, write_json
 from runs.reading import Run
 from tests.conftest import TINY
 
-# A run without torch: it saves every 7 steps and when it is told to end, and goes on from what it saved last.
+# A run without torch: it saves every 13 steps and when it is told to end, and goes on from what it saved last.
 STAND_IN = """\
 import os, signal, sys, time
 from pathlib import Path
@@ -40,8 +40,8 @@ rows = [f'{{"step": {step}, "train_loss": {1 / step}}}\\n' for step in range(1, 
 write_text(run / "metrics.jsonl", "".join(rows))
 attempt, step = 1 + len(earlier), saved
 note(attempt, start="x", first_step=saved)
-for step in range(saved, 60):
-    if told or step % 7 == 0:
+for step in range(saved, 150):
+    if told or step % 13 == 0:
         saved = step
         (run / "checkpoints" / f"step_{step:08}.ckpt").touch()
     if told:
@@ -49,9 +49,9 @@ for step in range(saved, 60):
     if (run / "hang_in_the_drill").exists():
         (run / "hang_in_the_drill").unlink()
         end("hung", 75)
-    time.sleep(0.01)
+    time.sleep(0.005)
     append_row(run / "metrics.jsonl", {"step": step + 1, "train_loss": 1 / (step + 1) FAULT})
-step = saved = 60
+step = saved = 150
 end("finished", 0)
 """
 
