@@ -21,7 +21,7 @@ from config import RunConfig, parse_command_line
 from config.command import CommandParser
 from config.errors import UserError
 from config.flags import shown
-from launch import random_drill
+from launch import random_drill, sessions
 from launch.doctor import asked_header
 from launch.players import Local, OnSlurm, Player, drill_script
 from launch.script import Header
@@ -128,16 +128,16 @@ def drill(argv: list[str]) -> int:
 def at_random(desk: Path, words: list[str], header: Header | None, count: int, seed: int) -> int:
     """`--random`: interrupted at random moments, several runs at once; 1 if one did not survive."""
     words = [*words, *HANGS]
-    queue, script = random_drill.Queue(), desk / "drill.slurm"
+    queue, script = sessions.JobStates(), desk / "drill.slurm"
     if header is not None:
         script.write_text(drill_script(header))
 
-    def new(name: str) -> random_drill.Session:
+    def new(name: str) -> sessions.Session:
         if header is not None:
-            return random_drill.SlurmSession(desk, name, words, script, queue)
-        return random_drill.LocalSession(desk, name, words)
+            return sessions.SlurmSession(desk, name, words, script, queue)
+        return sessions.LocalSession(desk, name, words)
 
-    kinds, lanes, where = (random_drill.AS_JOBS, 4, OnSlurm.where) if header else (random_drill.HERE, 2, Local.where)
+    kinds, lanes, where = (sessions.AS_JOBS, 4, OnSlurm.where) if header else (sessions.HERE, 2, Local.where)
     print(f"{count} interruptions, seed {seed}, {where}; files in {shown(str(desk))}", flush=True)
     began = time.monotonic()
     with Telling(1) as tell:

@@ -8,7 +8,8 @@ import pytest
 
 import launch.players
 from launch.__main__ import main
-from launch.random_drill import AS_JOBS, CLOCKS, HERE, Deck, Interruption, LocalSession
+from launch.random_drill import CLOCKS, Deck
+from launch.sessions import AS_JOBS, HERE, Interruption, LocalSession
 from runs.files import append_row, write_json
 from runs.reading import Run
 from tests.conftest import TINY
@@ -102,7 +103,7 @@ def test_a_run_that_differs_is_told_with_the_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in(tmp_path, monkeypatch, "+ 1e-9 * (attempt > 1)")
-    monkeypatch.setattr("launch.random_drill.HERE", {"time limit (SIGUSR1)": ("USR1",)})
+    monkeypatch.setattr("launch.sessions.HERE", {"time limit (SIGUSR1)": ("USR1",)})
     monkeypatch.setattr("launch.random_drill.CLOCKS", ("steps",))
     assert main(["drill", "--random", "1", "--seed", "5", "--logs_dir", str(tmp_path / "logs")]) == 1
     words = " ".join(capsys.readouterr().out.split())
@@ -145,9 +146,9 @@ def test_what_attempts_say_is_judged(tmp_path: Path) -> None:
 def test_real_runs(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("launch.random_drill.STEPS", 20)
+    monkeypatch.setattr("launch.random_drill.STEPS", 40)
     flags = [*TINY, "--dataset_name", "text", "--dataset_dir", str(corpus), "--save_top_k_ckpts", "0"]
-    status = main(["drill", "--random", "4", "--seed", "11", *flags, "--logs_dir", str(tmp_path)])
+    status = main(["drill", "--random", "4", "--seed", "549", *flags, "--logs_dir", str(tmp_path)])
     said = capsys.readouterr()
     assert status == 0, said
     assert "4 interruptions of " in said.out and "the same, bit for bit" in said.out
