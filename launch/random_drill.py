@@ -11,14 +11,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rich.table import Table
 
 from config.errors import UserError
 from launch.players import PATIENCE, Tell
-from launch.sessions import HANG, Interruption, Session
+from launch.sessions import PLANTED, Interruption, Session
 
 STEPS, EVERY = 150, 13
 STEP = 0.1  # seconds within which one that waits for a step comes after it
@@ -34,7 +33,7 @@ class Deck:
         self.left = []
         for _ in range(count):
             kind = dice.choice(list(kinds))
-            clock = "steps" if kinds[kind] == ("hang",) else dice.choice(CLOCKS)
+            clock = dice.choice(CLOCKS if PLANTED.keys().isdisjoint(kinds[kind]) else CLOCKS[-1:])
             self.left.append(Interruption(kind, clock, dice.random()))
         self.lock = threading.Lock()
 
@@ -124,20 +123,14 @@ class RandomDrill:
                 self.tell(session.name, f"{one.kind}, {len(self.deck.left)} left")
                 session.strike(one, self.kinds)
             self.wait(session, session.is_over)
-            self.take_back_hang(session, one)
+            if session.missed() and one is not None and len(self.kinds[one.kind]) == 1:
+                session.used.remove(one)
+                self.deck.give_back(one)
             if session.is_finished or session.problem:
                 return
             session.go_on(one)
             if session.problem:
                 return
-
-    def take_back_hang(self, session: Session, one: Interruption | None) -> None:
-        """A run that ended before its next step did not hang."""
-        if one is not None and self.kinds[one.kind] == ("hang",) and session.run:
-            with suppress(FileNotFoundError):
-                (session.run.path / HANG).unlink()
-                session.used.remove(one)
-                self.deck.give_back(one)
 
     def reach(self, session: Session, one: Interruption) -> bool:
         """Wait for its moment; whether it came before the end of the attempt."""

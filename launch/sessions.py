@@ -19,7 +19,7 @@ from launch.trace import first_difference
 from runs.reading import Run
 from runs.signals import BY_HAND, GOES_ON
 
-HANG = "hang_in_the_drill"  # the file by which training/rehearsal.py is told to hang
+PLANTED = {"hang": "hang_in_the_drill", "kill": "kill_in_the_drill"}  # files by which training/rehearsal.py is told
 # By name: what is sent, one after the other. What stands for a person's doing is not queued again by itself.
 EVERYWHERE = {
     "time limit (SIGUSR1)": ("USR1",),
@@ -32,8 +32,14 @@ EVERYWHERE = {
     "hung": ("hang",),
 }
 HERE = {**EVERYWHERE, "terminal lost (SIGHUP)": ("HUP",)}
-AS_JOBS = {**EVERYWHERE, "requeued": ("requeue",), "cancelled": ("cancel",)}
-BY_A_PERSON = {"INT", "KILL", "cancel"}
+AS_JOBS = {
+    **EVERYWHERE,
+    "requeued": ("requeue",),
+    "cancelled": ("cancel",),
+    "killed (SIGKILL)": ("kill",),  # of a job, SIGKILL is what scancel does: SIGTERM first
+    "preempted, killed soon after": ("TERM", "kill"),
+}
+BY_A_PERSON = {"INT", "kill", "cancel"}
 GIVEN_UP = "not queued again"  # what a job says that came no further in several starts
 CAUSES = (
     *("finished", "time limit", "interrupted", "preempted", "requeued", "cancelled", "stopped by hand"),
@@ -129,11 +135,17 @@ class Session:
         for number, what in enumerate(kinds[one.kind]):
             if number:
                 time.sleep(0.2)
-            if what == "hang":
-                assert run is not None
-                (run.path / HANG).touch()
-            else:
+            if what not in PLANTED:
                 self.send(what)
+            elif run is not None:
+                (run.path / PLANTED[what]).touch()
+
+    def missed(self) -> bool:
+        """Whether what was planted did not come to pass before the end; it is taken away."""
+        left = [file for name in PLANTED.values() if self.run and (file := self.run.path / name).exists()]
+        for file in left:
+            file.unlink(missing_ok=True)
+        return bool(left)
 
     def judge(self, whole: Run) -> str | None:
         """What is wrong with how it came through, in words."""
@@ -251,7 +263,9 @@ class SlurmSession(Session):
         if self.state in GONE:
             sent = AS_JOBS[one.kind] if one else ()
             log = self.log.read_bytes()[self.said :].decode(errors="replace")
-            if not BY_A_PERSON & set(sent) and GIVEN_UP not in log:
+            attempts = self.run.attempts if self.run else []
+            done = bool(attempts) and str(attempts[-1].get("cause")).startswith("finished")  # its report was cut short
+            if not done and not BY_A_PERSON & set(sent) and GIVEN_UP not in log:
                 after = one.kind if one else "nothing"
                 self.problem = f"job {self.job} is {self.state} after {after}: {self.last_words()}"
                 return

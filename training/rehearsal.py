@@ -2,7 +2,8 @@
 
 EBT_DRILL=pause:STEP waits there for a signal, kill:STEP kills all of the job's processes, save:STEP does so in the
 middle of writing that step's checkpoint, abort:STEP crashes the last process as NCCL's watchdog does, hang:STEP lets it
-sleep for ever; random hangs in whichever step the file `hang_in_the_drill` is found. Nobody else sets it.
+sleep for ever; random hangs in whichever step the file `hang_in_the_drill` is found, and kills itself as soon as
+`kill_in_the_drill` is: what Slurm calls SIGKILL is a SIGTERM first. Nobody else sets it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +26,7 @@ from training.checkpoints import AtomicCheckpointIO
 
 DRILL = "EBT_DRILL"
 READY = "ready_for_the_drill"  # a file of the run folder
-HANG = "hang_in_the_drill"
+HANG, KILL = "hang_in_the_drill", "kill_in_the_drill"
 PATIENCE = 300.0  # seconds that whoever drills may take to send its signal
 
 
@@ -41,6 +43,15 @@ class Rehearsal(pl.Callback):
 
     def __init__(self, folder: Path, way: str, step: int) -> None:
         self.folder, self.way, self.step = folder, way, step
+        if way == "random":
+            threading.Thread(target=self.wait_for_the_end, daemon=True).start()
+
+    def wait_for_the_end(self) -> None:
+        while not (self.folder / KILL).exists():
+            time.sleep(0.01)
+        with suppress(FileNotFoundError):
+            (self.folder / KILL).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.way == "save":
