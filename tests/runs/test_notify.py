@@ -144,6 +144,17 @@ def test_what_no_command_line_hid_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_a_submission_has_the_mark(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["submit", "--cluster", "local", "--dry_run", "--notify", f"https://a/{TOKEN}", "--logs_dir", str(tmp_path)]
+    assert main(words) == 0
+    script = capsys.readouterr().out
+    assert "--notify 'https://a/***'" in script and TOKEN not in script
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(f"base:\n  notify: https://a/{TOKEN}\ngrid:\n  seed: [0, 1]\n")
+    assert main(["sweep", str(sweep), "--dry_run", "--logs_dir", str(tmp_path)]) == 2
+    assert "may hold a secret" in capsys.readouterr().err
+
+
 # --- how it is told
 
 
