@@ -41,8 +41,11 @@ def ended_command(argv: list[str]) -> int:
     speechless = any("start" in row and "end" not in row for row in merged(read_rows(folder.attempts)))
     last = note_end(folder, log, status)
     if not goes_on(status, str(last.get("cause", ""))):
-        if speechless and last.get("cause") != "cancelled":  # who could still speak has told it, or a person did it
-            tell_once(folder.path, "failure", f"ended at step {last.get('last_step')}: {last.get('cause')}.")
+        if (speechless or "attempt" not in last) and last.get("cause") not in (None, "cancelled"):
+            # Who could still speak has told it; what a person did is no news.
+            tell_once(
+                folder.path, "failure", f"ended at step {last.get('last_step', folder.newest_step)}: {last['cause']}."
+            )
         return 1
     check_progress(folder.path)
     return 0
@@ -59,12 +62,15 @@ def tail(log: Path) -> str:
 
 
 def note_end(folder: RunFolder, log: str, status: int) -> dict[str, Any]:
-    """The newest attempt, whose end is on record now."""
+    """The attempt of this start, whose end is on record now; only the cause where it began none."""
     who, cause = first_end(log, status)
     if cause != "out of memory":
         cause = by_the_cluster() or cause
     attempts = merged(read_rows(folder.attempts))
     last = attempts[-1] if attempts else {}
+    job = slurm_job()
+    if any(last.get(key) != job.get(key) for key in ("job", "restart")):  # it ended before its attempt began
+        return {"cause": cause}
     if "start" in last and "end" not in last:
         folder.close_killed(cause)
     elif cause and str(last.get("cause", "")).startswith("crashed"):  # process 0 knew that one died, and not how

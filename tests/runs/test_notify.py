@@ -271,11 +271,14 @@ def test_a_job_that_is_not_queued_again(run: Path, hook: Hook, capsys: pytest.Ca
     assert "it is not queued again" in capsys.readouterr().err
 
 
-def test_a_run_that_was_killed_is_told_of_by_its_script(run: Path, hook: Hook) -> None:
+def test_a_run_that_was_killed_is_told_of_by_its_script(run: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
     append_row(run / "attempts.jsonl", {"attempt": 1, "start": "x", "first_step": 3})
     for _ in range(2):  # the second time its end is known
         assert main(["ended", str(run), "no.log", "137", "--notify", hook.url]) == 1
     assert [notice["text"] for notice in hook.notices] == ["try_1: ended at step 3: out of memory or killed."]
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # another start, which ends before its attempt begins
+    assert main(["ended", str(run), "no.log", "137", "--notify", hook.url]) == 1
+    assert hook.notices[1]["text"] == "try_1: ended at step 0: out of memory or killed."
 
 
 def test_a_run_tells_and_keeps_nothing(door: Door, hook: Hook) -> None:
