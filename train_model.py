@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from config import RunConfig, parse_command_line
 from config.errors import UserError
+from config.notify import hide
 
 if TYPE_CHECKING:
     from runs import RunFolder
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 def main(argv: list[str]) -> int:
     """The exit status: 0 done, 1 the run failed or a check found something, 2 a mistake in the settings, 3 done but
     --goal was not met, 75 goes on, 130 stopped by hand."""
+    sys.argv, argv = hide(sys.argv), hide(argv)
     try:
         config = parse_command_line(argv)
         if config.sources["recipe"] == "--mcmc_step_size" and config.run.model_name == "ebt":
@@ -37,7 +39,11 @@ def main(argv: list[str]) -> int:
 
             return evaluate_checkpoint(config)
         looks = debugging.plan or debugging.debug_dataloader or debugging.find_lr or debugging.find_batch_size
-        return look(config) if looks else train(config)
+        if looks:
+            return look(config)
+        from runs.notify import tell_the_end
+
+        return tell_the_end(train, config)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -78,12 +84,14 @@ def look(config: RunConfig) -> int:
 def train(config: RunConfig) -> int:
     """Train (or only test) a model in a run folder of its own, or go on in the one it was stopped in."""
     from runs import RunFolder, copy_output, is_first_process
+    from runs.notify import notifier
     from runs.processes import check_processes, process_rank
     from runs.signals import listener
 
     check_processes(config)
     listener.listen()
     folder = RunFolder.for_run(config)
+    notifier.begin(config, folder.path)
     if is_first_process():
         copy_output(
             folder.path / config.logging.console_log_filename, pointer=Path(config.logging.logs_dir) / "console.log"

@@ -10,6 +10,7 @@ from typing import Any
 
 from .flags import FLAGS, SIZED, Flag, listing, shown
 from .goal import BETTER_WHEN_LARGER, MEASURED, MEASURED_OF_ENERGY, Goal, is_measured
+from .notify import VARIABLE, mark_of
 from .recipes import RECIPE_FLAGS
 
 RECORD = "the record"  # where values come from that a run of before has written down
@@ -187,6 +188,17 @@ GRAMMARS: dict[str, Callable[[Any], str | None]] = {
     "limit_val_batches": share_or_count,
     "limit_test_batches": share_or_count,
 }
+
+
+@rule("notify")
+def no_secret_is_kept(s: Settled) -> str | None:
+    """What a command line has is hidden before it is read (notify.py); what comes from elsewhere would be kept."""
+    if s["notify"] is None or mark_of(s["notify"]) == s["notify"]:
+        return None
+    return (
+        f"{s.called('notify')} may hold a secret, and what is written there is kept with the run: put it into the "
+        f"variable {VARIABLE}, or into a script, and give the script's name."
+    )
 
 
 @rule("embedding_dim", "multiheaded_attention_heads")

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from .errors import UserError
 from .flags import shown
+from .notify import hide
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -51,6 +52,7 @@ def dispatch(door: str, commands: Mapping[str, tuple[str, str, str]], argv: Sequ
     door: such as `python -m runs`. commands: {name: (module:function, words after it, purpose)}; one without purpose is
     not listed, because scripts call it and not people.
     """
+    sys.argv, argv = hide(sys.argv), hide(argv)
     if not argv or argv[0] in ("-h", "--help"):
         print(overview(door, commands))
         return 0 if argv else 2

@@ -58,6 +58,7 @@ ELSEWHERE = {
     "save_top_k_ckpts": "save_top_k save_total_limit",
     "logs_dir": "log_dir logdir out_dir output_dir save_dir outdir",
     "log_every_n_steps": "log_every log_interval log_steps logging_steps",
+    "notify": "notification webhook hook slack mail",
     "wandb_project": "project project_name",
     "wandb_entity": "entity",
     "wandb_tags": "tags",

@@ -328,6 +328,11 @@ class Logging:
     log_gradients: bool = flag(False, "log the gradient norm of every layer")
     log_model_archi: bool = flag(False, "print the model's modules and sizes")
     console_log_filename: str = flag("console.log", "name of the copy of all output in the run folder")
+    notify: str | None = flag(
+        None,
+        "tell of end, failure, alarms and a goal met; $EBT_NOTIFY does so for all runs",
+        metavar="COMMAND|URL",
+    )
     no_wandb: bool = flag(False, "do not use Weights & Biases")
     wandb_entity: str | None = flag(None, "W&B team or user")
     wandb_project: str = flag("ebt", "W&B project")

@@ -2,6 +2,7 @@
 # Sourced after environment.sh: `under_slurm COMMAND…` runs COMMAND as the processes of this job, and queues the job again
 # when it was interrupted. Outside of a job, and inside of its processes, it only runs COMMAND.
 
+flags=("$@") # of the script that sources this
 # Its number alone would stand for all tasks of an array.
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 job=${job:-${SLURM_JOB_ID:-}}
@@ -26,7 +27,8 @@ may_return() { # whether Slurm takes the job back: it runs, or a more urgent one
 leave() { # with the status $1; a job that was interrupted is queued again
     local goes_on=1
     if [[ -n ${EBT_JOB_RUN_DIR:-} ]]; then
-        (($1 == 0)) || "${python:?}" -m launch ended "$EBT_JOB_RUN_DIR" "$(readlink "/proc/$$/fd/2")" "$1" && goes_on=0
+        (($1 == 0)) ||
+            "${python:?}" -m launch ended "$EBT_JOB_RUN_DIR" "$(readlink "/proc/$$/fd/2")" "$1" "${flags[@]}" && goes_on=0
     elif [[ $1 =~ ^(75|138|143)$ ]]; then # a signal came before there was a folder
         goes_on=0
     fi

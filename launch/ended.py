@@ -1,7 +1,7 @@
-"""`launch ended RUN LOG STATUS`: what a job's script does when its processes have ended badly.
+"""`launch ended RUN LOG STATUS FLAGS`: what a job's script does when its processes have ended badly.
 
 It writes down the end of those that could not do so themselves, names who ended first, and says by its exit status
-whether the run goes on: 0, it does.
+whether the run goes on: 0, it does. FLAGS are the run's, of which --notify is used.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from runs.attempts import merged, slurm_job
 from runs.causes import OUT_OF_MEMORY, ask_slurm, by_slurm, goes_on, job_name
 from runs.console import START
 from runs.files import append_row, read_rows
+from runs.notify import tell_once
 from runs.signals import GOES_ON
 
 TAIL = 65_536  # bytes of a log in which srun tells how processes ended
@@ -37,8 +38,14 @@ ECHOES = (f"Exited with exit code {GOES_ON}", "Terminated")  # of a process that
 def ended_command(argv: list[str]) -> int:
     folder, log, status = RunFolder.open(Path(argv[0])), tail(Path(argv[1])), int(argv[2])
     folder.lock()  # or one of them lives
+    speechless = any("start" in row and "end" not in row for row in merged(read_rows(folder.attempts)))
     last = note_end(folder, log, status)
     if not goes_on(status, str(last.get("cause", ""))):
+        if (speechless or "attempt" not in last) and last.get("cause") not in (None, "cancelled"):
+            # Who could still speak has told it; what a person did is no news.
+            tell_once(
+                folder.path, "failure", f"ended at step {last.get('last_step', folder.newest_step)}: {last['cause']}."
+            )
         return 1
     check_progress(folder.path)
     return 0
@@ -55,12 +62,15 @@ def tail(log: Path) -> str:
 
 
 def note_end(folder: RunFolder, log: str, status: int) -> dict[str, Any]:
-    """The newest attempt, whose end is on record now."""
+    """The attempt of this start, whose end is on record now; only the cause where it began none."""
     who, cause = first_end(log, status)
     if cause != "out of memory":
         cause = by_the_cluster() or cause
     attempts = merged(read_rows(folder.attempts))
     last = attempts[-1] if attempts else {}
+    job = slurm_job()
+    if any(last.get(key) != job.get(key) for key in ("job", "restart")):  # it ended before its attempt began
+        return {"cause": cause}
     if "start" in last and "end" not in last:
         folder.close_killed(cause)
     elif cause and str(last.get("cause", "")).startswith("crashed"):  # process 0 knew that one died, and not how

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from config.errors import UserError
+from config.notify import VARIABLE
 from launch.execute import ROOT
 from launch.prepare import prepare
 from launch.rehearse import active_environment
@@ -21,11 +23,11 @@ from launch.script import Header, commands_of, read_text, slurm_quoted
 from launch.slurm import GONE, ask
 from launch.submit import clean_environment, complaint
 from runs.reading import Run
-from runs.signals import GOES_ON
 
 READY = "ready_for_the_drill"  # the file by which training/rehearsal.py says that it waits for a signal
 PATIENCE = 600.0  # seconds without any change, after which a run is given up
 MINUTES = 15  # time limit of a job
+COMMAND = re.compile(r"Go on with:\n  python (train_model\.py .*)")
 Tell = Callable[[str, str], None]
 
 
@@ -39,7 +41,11 @@ class AnyWay(Protocol):
     @property
     def how(self) -> str: ...
     @property
-    def is_final(self) -> bool: ...
+    def back(self) -> str: ...
+    @property
+    def flags(self) -> tuple[str, ...]: ...
+    @property
+    def status(self) -> int: ...
 
 
 def folder_name(way: AnyWay) -> str:
@@ -63,7 +69,7 @@ class Player:
         return self.logs(way) / "output.log"
 
     def words(self, way: AnyWay) -> list[str]:
-        return [*self.flags, "--logs_dir", str(self.logs(way))]
+        return [*self.flags, *way.flags, "--logs_dir", str(self.logs(way))]
 
     def run(self, way: AnyWay) -> Run | None:
         """What has become of it; read anew each time."""
@@ -105,25 +111,23 @@ class Local(Player):
         for way in ways:
             tell(way.name, "trains")
             folder = prepare(self.words(way))
-            status = self.start(way, folder, way.how)
+            status = self.start(way, self.command(way), folder, way.how)
             if way.plant:
                 tell(way.name, "goes on")
-                expected = (GOES_ON,) if way.how else (-signal.SIGKILL,)
-                if status not in expected:
+                if status != way.status:
                     self.problems[way.name] = f"its first attempt ended with status {status}: {self.last_words(way)}"
-                status = self.start(way, folder, "")
+                by_hand = printed_command(self.log(way)) if way.back == "person" else None
+                status = self.start(way, by_hand or self.command(way), None if by_hand else folder, "")
             if status:
                 self.problems[way.name] = f"it ended with status {status}: {self.last_words(way)}"
             tell(way.name, "done")
 
-    def start(self, way: AnyWay, folder: Path, sent: str) -> int:
-        """The exit status of one attempt; a signal is sent as soon as it waits for one."""
-        mine = clean_environment() | {"EBT_JOB_RUN_DIR": str(folder), "EBT_DRILL": way.plant}
-        command = [sys.executable, "train_model.py", *self.words(way)]
-        with open(self.log(way), "ab") as log:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, env=mine, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+    def command(self, way: AnyWay) -> list[str]:
+        return [sys.executable, "train_model.py", *self.words(way)]
+
+    def start(self, way: AnyWay, command: list[str], folder: Path | None, sent: str) -> int:
+        """The exit status of one attempt; a signal is sent as soon as it waits for one. folder: as its job knows it."""
+        self.process = start_attempt(command, folder, way.plant, self.log(way))
         while self.process.poll() is None:
             if sent and self.is_ready(way):
                 os.killpg(self.process.pid, getattr(signal, f"SIG{sent}"))
@@ -135,6 +139,22 @@ class Local(Player):
         if self.process is not None and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+
+
+def start_attempt(command: list[str], folder: Path | None, plant: str, log: Path) -> subprocess.Popen[bytes]:
+    """A process in a group of its own. folder: that of its run, where a job would name it."""
+    mine = clean_environment() | {"EBT_DRILL": plant} | ({"EBT_JOB_RUN_DIR": str(folder)} if folder else {})
+    mine.pop(VARIABLE, None)  # a drill is nobody's news
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            command, cwd=ROOT, env=mine, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+
+
+def printed_command(log: Path, since: int = 0) -> list[str] | None:
+    """What a run that was stopped by hand told the person to type, in what the log has from `since` on."""
+    found = COMMAND.findall(log.read_bytes()[since:].decode(errors="replace"))
+    return [sys.executable, *shlex.split(found[-1])] if found else None
 
 
 class OnSlurm(Player):
@@ -150,26 +170,30 @@ class OnSlurm(Player):
 
     def play(self, ways: Sequence[AnyWay], tell: Tell) -> None:
         for way in ways:
-            self.jobs[way.name] = self.submit(way)
+            self.jobs[way.name] = submit_job(self.script, self.words(way), self.logs(way), self.log(way), way.plant)
             tell(way.name, "waits in the queue")
         open_ways = {way.name: way for way in ways}
         told: set[str] = set()
         gone: set[str] = set()  # the first attempt is over
+        back: set[str] = set()  # queued again by hand
         seen: dict[str, tuple[str, float]] = {}
         while open_ways:
-            states = self.states()
+            states = states_of(self.jobs.values())
             for way in list(open_ways.values()):
-                state = states.get(self.jobs[way.name], "")
+                state = states.get(self.jobs[way.name], ("", ""))[0]
                 if way.name in told and state != "RUNNING":
                     gone.add(way.name)
                 tell(way.name, phase(state, way.name in told, way.name in gone))
-                if way.plant and way.name not in told and self.interrupt(way, state):
-                    told.add(way.name)
-                elif state in GONE and (way.name in told or not way.plant or way.how):
-                    if state != "COMPLETED" and not way.is_final:
+                if way.how and way.name not in told and state == "RUNNING" and self.is_ready(way):
+                    told |= {way.name} if self.interrupt(way) else set()
+                elif state in GONE and way.back == "person" and way.name not in back:
+                    if do("scontrol", "requeue", self.jobs[way.name]):  # as a person would
+                        told.add(way.name)
+                        back.add(way.name)
+                elif state in GONE:
+                    expected = "CANCELLED" if way.back == "nobody" else "COMPLETED"
+                    if state != expected:
                         self.problems[way.name] = f"its job {self.jobs[way.name]} is {state}: {self.last_words(way)}"
-                    elif way.is_final and state != "CANCELLED":
-                        self.problems[way.name] = f"its job {self.jobs[way.name]} is {state} and not CANCELLED"
                     tell(way.name, "done")
                     del open_ways[way.name]
                 # A job may wait in a queue for as long as it likes.
@@ -183,38 +207,39 @@ class OnSlurm(Player):
                     )
             time.sleep(0.5)
 
-    def interrupt(self, way: AnyWay, state: str) -> bool:
-        """Do to the job what this way is about, once it is ready for it."""
+    def interrupt(self, way: AnyWay) -> bool:
+        """Do to the job what this way is about."""
         job = self.jobs[way.name]
-        if not way.how:  # it kills itself; Slurm would queue it again if it knew that as the end of a node
-            return state in GONE and self.do("scontrol", "requeue", job)
-        if state != "RUNNING" or not self.is_ready(way):
-            return False
         words = {"requeue": ("scontrol", "requeue", job), "cancel": ("scancel", job)}
-        return self.do(*words.get(way.how, ("scancel", f"--signal={way.how}", job)))
-
-    def do(self, *words: str) -> bool:
-        _, problem = ask(*words, patience=60)
-        return not problem
-
-    def submit(self, way: AnyWay) -> str:
-        self.logs(way).mkdir()
-        output = slurm_quoted(str(self.log(way)))
-        words = ["sbatch", "--parsable", "--export=ALL", f"--output={output}", str(self.script), *self.words(way)]
-        mine = clean_environment() | {"EBT_DRILL": way.plant}
-        done = subprocess.run(words, cwd=ROOT, env=mine, capture_output=True, text=True, timeout=120)
-        if done.returncode:
-            raise UserError(f"{complaint('sbatch', done.stderr)}.")
-        return done.stdout.strip().splitlines()[-1].partition(";")[0]
-
-    def states(self) -> dict[str, str]:
-        jobs = ",".join(self.jobs.values())
-        said, _ = ask("squeue", "--noheader", "--states=all", f"--jobs={jobs}", "--format=%i|%T")
-        return dict(line.strip().split("|", 1) for line in said.splitlines() if "|" in line)
+        return do(*words.get(way.how, ("scancel", f"--signal={way.how}", job)))
 
     def stop(self) -> None:
         if self.jobs:
             ask("scancel", *self.jobs.values(), patience=60)
+
+
+def do(*words: str) -> bool:
+    _, problem = ask(*words, patience=60)
+    return not problem
+
+
+def submit_job(script: Path, words: list[str], logs: Path, log: Path, plant: str) -> str:
+    """The number of a job that has its log in a folder that is made for it."""
+    logs.mkdir()
+    command = ["sbatch", "--parsable", "--export=ALL", f"--output={slurm_quoted(str(log))}", str(script), *words]
+    mine = clean_environment() | {"EBT_DRILL": plant}
+    mine.pop(VARIABLE, None)  # a drill is nobody's news
+    done = subprocess.run(command, cwd=ROOT, env=mine, capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        raise UserError(f"{complaint('sbatch', done.stderr)}.")
+    return done.stdout.strip().splitlines()[-1].partition(";")[0]
+
+
+def states_of(jobs: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """{job: (state, when it started)}; empty where Slurm does not answer."""
+    said, _ = ask("squeue", "--noheader", "--states=all", f"--jobs={','.join(jobs)}", "--format=%i|%T|%S")
+    rows = [line.strip().split("|", 2) for line in said.splitlines() if line.count("|") == 2]
+    return {job: (state, started) for job, state, started in rows}
 
 
 def phase(state: str, told: bool, gone: bool) -> str:

@@ -12,11 +12,13 @@ from typing import Any
 
 from config import parse_command_line
 from config.errors import UserError
+from config.notify import masked
 from runs import RunFolder
 from runs.attempts import slurm_job
 from runs.causes import job_name
 from runs.console import start_mark
 from runs.files import write_json
+from runs.notify import tell_once
 
 IDENTITY = ("cluster", "job", "array_job", "array_task")
 TRIES = 3  # starts from one and the same step, after which a job is not queued again
@@ -75,7 +77,7 @@ def keep_script(job: str, path: Path) -> None:
     except (OSError, subprocess.TimeoutExpired):
         return
     if done.returncode == 0 and done.stdout:
-        path.write_bytes(done.stdout)
+        path.write_bytes(masked(done.stdout))
 
 
 def note_start(folder: Path) -> None:
@@ -110,8 +112,10 @@ def check_progress(folder: Path) -> None:
     """Refuse to go on with a job that is ended each time before it comes any further."""
     step = RunFolder.open(folder).newest_step
     if starts_from(read_job(folder / "job.json"), step) >= TRIES:
-        raise UserError(
+        words = (
             f"the job started {TRIES} times from step {step} and was ended before a later step was saved: it is not "
             "queued again. Give it more time (sbatch --time), then go on with the same flags and "
             "--resume_training_ckpt last."
         )
+        tell_once(folder, "stuck", words)
+        raise UserError(words)

@@ -23,7 +23,7 @@ TWIN = "-transformer++"
 LONGEST_NAME = 60  # characters, as many as a run's folder takes of it
 # Where a run is kept and shown says nothing about what it computes.
 ELSEWHERE = (
-    *("run_name", "logs_dir", "config", "resume_training_ckpt", "console_log_filename"),
+    *("run_name", "logs_dir", "config", "resume_training_ckpt", "console_log_filename", "notify"),
     *("no_wandb", "wandb_offline", "wandb_entity", "wandb_project", "wandb_tags"),
 )
 QUEUED = "in the queue"

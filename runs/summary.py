@@ -20,6 +20,7 @@ NOT_COMPARED = frozenset(
     (
         *("run_name", "logs_dir", "config", "resume_training_ckpt", "console_log_filename", "no_wandb", "wandb_entity"),
         *(
+            "notify",
             "wandb_project",
             "wandb_tags",
             "wandb_offline",

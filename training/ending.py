@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 
 from config import RunConfig
 from config.goal import Goal
+from runs.notify import notifier
 from training.recorder import Recorder
 
 GOAL_UNMET = 3  # exit status
@@ -54,7 +55,9 @@ class Ending(pl.Callback):
                 self.nearest = (value, step)
             if self.goal.is_met(value):
                 self.met_at = step
-                self.stop(trainer, "goal met", f"--goal {self.goal} is met at step {step}: it is {value:.4f}.")
+                words = f"--goal {self.goal} is met at step {step}: it is {value:.4f}."
+                notifier.tell("goal", words)
+                self.stop(trainer, "goal met", words)
         if self.patience and (value := measured.get(self.monitor)) is not None:
             better = self.best is None or (value < self.best if self.smaller_is_better else value > self.best)
             self.best, self.since = (value, 0) if better else (self.best, self.since + 1)

@@ -11,6 +11,7 @@ from typing import Any
 import pytorch_lightning as pl
 
 from runs.files import append_row
+from runs.notify import notifier
 from training.alarms import KINDS, ORDER_ADVICE, Facts
 from training.divergence import DivergenceGuard
 from training.history import History
@@ -99,4 +100,5 @@ class Health(pl.Callback):
         alarm |= {"text": f"{text}.", "advice": f"Usual remedies: {advice}."}
         with suppress(OSError):  # a full disk costs the note, not the run
             append_row(self.path, alarm)
+        notifier.tell("alarm", f"alarm, step {step}: {kind}: {alarm['text']} {alarm['advice']}")
         return alarm

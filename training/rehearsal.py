@@ -1,7 +1,9 @@
 """What `python -m launch drill` plants into a run's first attempt, so that its interruption comes at a known moment.
 
 EBT_DRILL=pause:STEP waits there for a signal, kill:STEP kills all of the job's processes, save:STEP does so in the
-middle of writing that step's checkpoint. Nobody else sets it.
+middle of writing that step's checkpoint, abort:STEP crashes the last process as NCCL's watchdog does, hang:STEP lets it
+sleep for ever; random hangs in whichever step the file `hang_in_the_drill` is found, and kills itself as soon as
+`kill_in_the_drill` is: what Slurm calls SIGKILL is a SIGTERM first. Nobody else sets it.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -23,12 +26,15 @@ from training.checkpoints import AtomicCheckpointIO
 
 DRILL = "EBT_DRILL"
 READY = "ready_for_the_drill"  # a file of the run folder
+HANG, KILL = "hang_in_the_drill", "kill_in_the_drill"
 PATIENCE = 300.0  # seconds that whoever drills may take to send its signal
 
 
 def rehearsal(folder: Path, attempt: int) -> list[pl.Callback]:
     """The callback that a drill asks for; none in any other run, and none when the run goes on."""
     way, _, step = os.environ.get(DRILL, "").partition(":")
+    if way == "random":
+        return [Rehearsal(folder, way, 0)]
     return [Rehearsal(folder, way, int(step))] if way and attempt == 1 else []
 
 
@@ -37,6 +43,15 @@ class Rehearsal(pl.Callback):
 
     def __init__(self, folder: Path, way: str, step: int) -> None:
         self.folder, self.way, self.step = folder, way, step
+        if way == "random":
+            threading.Thread(target=self.wait_for_the_end, daemon=True).start()
+
+    def wait_for_the_end(self) -> None:
+        while not (self.folder / KILL).exists():
+            time.sleep(0.01)
+        with suppress(FileNotFoundError):
+            (self.folder / KILL).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.way == "save":
@@ -45,8 +60,15 @@ class Rehearsal(pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step != self.step:
+        if self.way == "random" and is_last(trainer) and (self.folder / HANG).exists():
+            (self.folder / HANG).unlink()
+            hang()
+        if self.way == "random" or trainer.global_step != self.step:
             return
+        if self.way == "abort" and is_last(trainer):
+            os.abort()
+        if self.way == "hang" and is_last(trainer):
+            hang()
         if self.way == "kill":
             if trainer.local_rank:  # two that stop each other would wait for ever
                 time.sleep(PATIENCE)
@@ -56,6 +78,17 @@ class Rehearsal(pl.Callback):
             deadline = time.monotonic() + PATIENCE
             while listener.asked is None and time.monotonic() < deadline:
                 time.sleep(0.01)
+
+
+def is_last(trainer: pl.Trainer) -> bool:
+    """The others wait for it, as they do for one that has really crashed or hung."""
+    return trainer.global_rank == trainer.world_size - 1
+
+
+def hang() -> None:
+    """Until somebody ends this process; a signal is noted and does not help."""
+    while True:
+        time.sleep(PATIENCE)
 
 
 class HalfWritten(AtomicCheckpointIO):

@@ -24,6 +24,7 @@ GRAMMARS: dict[str, st.SearchStrategy[Any]] = {
     "run_name": TEXTS.filter(lambda text: "/" not in text and text not in (".", "..")),
     "wandb_project": TEXTS.filter(lambda text: not set(text) & set("/\\#?%:")),
     "console_log_filename": TEXTS.filter(lambda text: "/" not in text and text not in (".", "..")),
+    "notify": st.sampled_from([None, "tell.sh", "https://host/***", "mail ***"]),
     "gpus": st.sampled_from(["auto", "none", "-1", "2", "0,3"]),
     "tokenizer": st.sampled_from(["bytes", "bpe:300", "org/name"]),
     "goal": st.sampled_from(["valid_loss<1.4", "valid_accuracy >= .5"]),

@@ -27,31 +27,41 @@ import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, ROOT)
 from runs.files import append_row, read_rows, write_text
-run = Path(os.environ["EBT_JOB_RUN_DIR"])
+typed = sys.argv[1] == "--resume_training_ckpt"  # as a person was told to
+run = Path(sys.argv[2]).parent.parent if typed else Path(os.environ["EBT_JOB_RUN_DIR"])
 way, _, at = os.environ["EBT_DRILL"].partition(":")
 attempt = 1 + len({row["attempt"] for row in read_rows(run / "attempts.jsonl")})
 saved = max([int(file.stem[5:]) for file in (run / "checkpoints").glob("step_*")], default=0)
 if attempt == 2:
     last = len(read_rows(run / "metrics.jsonl"))
-    if way != "pause":
+    if way in ("kill", "save", "abort"):
         append_row(run / "attempts.jsonl", {"attempt": 1, "end": "x", "cause": "killed", "steps_lost": last - saved})
     kept = [f'{{"step": {step}, "train_loss": {1 / step}}}\\n' for step in range(1, saved + 1)]
     write_text(run / "metrics.jsonl", "".join(kept))
 append_row(run / "attempts.jsonl", {"attempt": attempt, "start": "x", "first_step": saved})
 told = []
-for name in ("SIGUSR1", "SIGTERM"):
+for name in ("SIGUSR1", "SIGTERM", "SIGHUP", "SIGINT"):
     signal.signal(getattr(signal, name), lambda number, frame: told.append(number))
 for step in range(saved, 12):
     if attempt == 1 and way and step == int(at):
+        if way == "abort":
+            os.abort()
+        if way == "hang":
+            append_row(run / "attempts.jsonl", {"attempt": 1, "end": "x", "cause": "hung", "steps_lost": 2})
+            sys.exit(75)
         if way != "pause":
             os.killpg(0, signal.SIGKILL)
         (run / "ready_for_the_drill").touch()
         while not told:
             time.sleep(0.01)
         (run / "checkpoints" / f"step_{step:08}.ckpt").touch()
-        cause = "time limit" if told == [signal.SIGUSR1] else "interrupted: SIGTERM"
+        by_hand = told == [signal.SIGINT]
+        cause = f"interrupted: {signal.Signals(told[0]).name}"
+        cause = {signal.SIGUSR1: "time limit", signal.SIGINT: "stopped by hand"}.get(told[0], cause)
         append_row(run / "attempts.jsonl", {"attempt": 1, "end": "x", "cause": cause, "steps_lost": 0})
-        sys.exit(75)
+        if by_hand:
+            print(f"Go on with:\\n  python train_model.py --resume_training_ckpt {run}/checkpoints/last.ckpt")
+        sys.exit(130 if by_hand else 75)
     if step == 5:
         (run / "checkpoints" / "step_00000005.ckpt").touch()
     append_row(run / "metrics.jsonl", {"step": step + 1, "train_loss": FAULT})
@@ -80,7 +90,7 @@ def test_runs_that_survive_pass(
     said = capsys.readouterr()
     lines = [line.split() for line in said.out.splitlines()]
     assert lines[1] == ["way", "attempts", "steps", "lost", "verdict"] and lines[2] == ["uninterrupted", "1", "pass"]
-    assert [line[-3:] for line in lines[3:7]] == [["2", lost, "pass"] for lost in ("0", "0", "2", "5")]
+    assert [line[-3:] for line in lines[3:11]] == [["2", lost, "pass"] for lost in "00002225"]
     assert "Not here, where there is no Slurm: requeued and cancelled." in said.out
     assert "killed while saving: goes on" in said.err
     assert list((tmp_path / "logs").iterdir()) == [], "nothing is left of it"
@@ -131,6 +141,9 @@ def test_a_real_run_that_is_killed_while_saving(
         ),
         (["--fast_dev_run"], "--fast_dev_run does not go with a drill, which trains a new run: leave it out."),
         (["--max_stepz", "3"], "did you mean --max_steps?"),
+        (["--notify", "tell.sh"], "--notify does not go with a drill, which trains a new run: leave it out."),
+        (["--random", "0"], "--random is 0: give a number of interruptions from 1 on."),
+        (["--random", "many"], "argument --random: invalid int value: 'many': python -m launch drill --help"),
         (
             ["--header", "local_cpu"],
             "--header is 'local_cpu': there is no Slurm here that could be asked for it; leave",
@@ -203,7 +216,7 @@ def fake_run(folder: Path, *attempts: dict[str, Any], steps: int = STEPS) -> Run
 
 TOLD = {"cause": "time limit", "steps_lost": 0, "last_step": AT}
 DONE = {"cause": "finished", "steps_lost": 0}
-LIMIT, PREEMPTED, REQUEUED, NODE, SAVING, CANCELLED = WAYS
+LIMIT, PREEMPTED, _, _, _, _, _, NODE, _, CANCELLED = WAYS
 
 
 @pytest.mark.parametrize(
@@ -244,6 +257,6 @@ def test_an_interrupted_drill_leaves_no_process(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("launch.players.time.sleep", lambda seconds: (_ for _ in ()).throw(KeyboardInterrupt))
     (tmp_path / "uninterrupted").mkdir()
     with pytest.raises(KeyboardInterrupt):
-        player.start(WHOLE, tmp_path, "")
+        player.start(WHOLE, player.command(WHOLE), tmp_path, "")
     player.stop()
     assert player.process is not None and player.process.poll() == -9

@@ -99,6 +99,17 @@ def test_process_0_knew_that_another_died_and_the_log_how(folder: RunFolder, tmp
     assert (row["cause"], row["ended_on"], row["last_step"]) == ("out of memory or killed", "n2", 5)
 
 
+def test_a_crash_before_the_attempt_begins(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is judged by itself, and what the attempt before it said stays."""
+    append_row(folder.attempts, {"attempt": 1, "end": "x", "cause": "time limit", "last_step": 5})
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    before = read_rows(folder.attempts)
+    for said, status, again in (("Aborted", 134, 0), ("Killed", 137, 1)):
+        (tmp_path / "log").write_text(f"{MARK}srun: error: n1: task 0: {said}\n")
+        assert main(["ended", str(folder.path), str(tmp_path / "log"), str(status)]) == again
+    assert read_rows(folder.attempts) == before
+
+
 def test_what_was_said_stays(folder: RunFolder, tmp_path: Path) -> None:
     """A run that has its cause keeps it, whatever srun says of processes that it ended later."""
     folder.note_end(1, 5, "hung", 0.0)
