@@ -32,6 +32,7 @@ BY_SIGNAL = {  # the first that srun's words begin with
     "Segmentation fault": "error: segmentation fault",
 }
 BY_STATUS = {134: "Aborted", 135: "Bus error", 137: "Killed", 139: "Segmentation fault"}
+SPEECHLESS = ("out of memory", "killed", "error: segmentation")  # ends of which the log has no word of ours
 ECHOES = (f"Exited with exit code {GOES_ON}", "Terminated")  # of a process that left because another had ended
 
 
@@ -40,7 +41,10 @@ def ended_command(argv: list[str]) -> int:
     folder.lock()  # or one of them lives
     speechless = any("start" in row and "end" not in row for row in merged(read_rows(folder.attempts)))
     last = note_end(folder, log, status)
-    if not goes_on(status, str(last.get("cause", ""))):
+    cause = str(last.get("cause") or "")
+    if not goes_on(status, cause):
+        if cause.startswith(SPEECHLESS):
+            print(f"not queued again: {cause}{who_ended(last)}; python -m launch why {folder.run_id} says more")
         if (speechless or "attempt" not in last) and last.get("cause") not in (None, "cancelled"):
             # Who could still speak has told it; what a person did is no news.
             tell_once(
@@ -49,6 +53,10 @@ def ended_command(argv: list[str]) -> int:
         return 1
     check_progress(folder.path)
     return 0
+
+
+def who_ended(attempt: dict[str, Any]) -> str:
+    return f" (task {attempt['ended_rank']} on {attempt['ended_on']})" if "ended_on" in attempt else ""
 
 
 def tail(log: Path) -> str:
@@ -78,6 +86,7 @@ def note_end(folder: RunFolder, log: str, status: int) -> dict[str, Any]:
     newest = merged(read_rows(folder.attempts))[-1:]
     if newest and who and str(newest[0].get("cause")) not in ("finished", "time limit", "preempted", "requeued"):
         append_row(folder.attempts, {"attempt": newest[0]["attempt"], **who})
+        newest[0] |= who
     return newest[0] if newest else {}
 
 

@@ -46,12 +46,12 @@ LOST = re.compile(
 
 
 class Crashed(StopRun):
-    """Nobody's fault: the run goes on from its last checkpoint."""
+    """Perhaps nobody's fault: the job's script, which sees how the other one ended, decides whether the run goes on."""
 
     status = GOES_ON
 
     def __init__(self, words: str) -> None:
-        super().__init__(f"{words}; the run goes on from its last checkpoint.")
+        super().__init__(f"{words}; what is saved can be gone on from.")
         self.cause = f"crashed: {words}"
 
 

@@ -30,7 +30,7 @@ LOOK = 1.0  # seconds
 
 
 class Watch(pl.Callback):
-    """minutes: that may pass without a sign of life; None: measured, 0: for ever. end: notes the attempt's end."""
+    """minutes: allowed without a sign of life; None: measured, 0: no limit. end: notes the attempt's end."""
 
     def __init__(self, minutes: float | None, company: Company, end: Callable[[str], None]) -> None:
         self.minutes, self.company, self.end = minutes, company, end
@@ -43,11 +43,9 @@ class Watch(pl.Callback):
     @property
     def patience(self) -> float:
         """Seconds."""
-        later = LATER if process_rank() else 1.0
-        if self.minutes is not None:
-            return 60 * self.minutes * later
-        least = FIRST_MINUTES if self.signs < 2 else LEAST_MINUTES
-        return max(60 * least, PAUSES * self.longest) * later
+        usual = max(60 * LEAST_MINUTES, PAUSES * self.longest) if self.minutes is None else 60 * self.minutes
+        first = 60 * FIRST_MINUTES if self.signs < 3 else 0.0  # whatever is chosen: a first step may be compiled
+        return max(usual, first) * (LATER if process_rank() else 1.0)
 
     def sign(self) -> None:
         now = time.monotonic()

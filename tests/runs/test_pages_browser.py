@@ -18,7 +18,7 @@ from tests.runs.test_pages import fake_run
 
 if not os.environ.get("CI"):
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 SCRIPT = "wide <script>alert(1)</script>"
@@ -280,7 +280,7 @@ def test_two_runs_are_compared_on_every_axis(index: Window) -> None:
     page.check("input[name=logx]")
     assert page.locator(".plot .ytitle").text_content() == "Training loss, nats per token"
     page.click("button[aria-label^='remove three']")
-    page.wait_for_function("document.querySelectorAll('.chip').length === 1")
+    expect(page.locator(".chip")).to_have_count(1)
 
 
 def test_seeds_become_a_band_with_a_verdict(window: Window, logs: Path) -> None:
