@@ -38,6 +38,7 @@ CAUSES = {
 MEMORY = re.compile(r"oom.?kill|out of memory|OutOfMemoryError|MemoryError|can.t allocate memory", re.IGNORECASE)
 TRACE = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
 FLAG = re.compile(r"--(\w+)")
+HEADER = re.compile(r"job_scripts/headers/([\w.-]+)\.slurm")
 # What stands at the end of every log, whatever went wrong.
 USUAL = re.compile(r"srun: error: .*: Exited with exit code|train_model.py ended with|run folder  |step +\d|\s*$")
 
@@ -224,7 +225,10 @@ def advice(run: Run, now: Standing, bad: BadNode | None) -> str:
     going_on = f"python -m launch requeue {name}" if goes_on(run) else command_that_goes_on(run)
     if goes_on(run) and bad is not None and run.attempts and node_that_ended(run.attempts[-1]) == bad.name:
         going_on += f" --exclude_nodes {shlex.quote(bad.name)}"
-    if run.attempts and now.state == "failed" and (flag := FLAG.search(mistake_in(run.attempts[-1]))):
+    mistake = mistake_in(run.attempts[-1]) if run.attempts and now.state == "failed" else ""
+    if header := HEADER.match(mistake):  # the run's own script has the old one
+        return f"correct {header[0]}, then {again} --header {header[1]}"
+    if flag := FLAG.search(mistake):
         saved = any(run.path.glob("checkpoints/step_*.ckpt"))  # the same command would fail again
         return f"{command_that_goes_on(run)} --{flag[1]}=…" if saved else f"{again} --set {flag[1]}=…"
     return {

@@ -117,6 +117,16 @@ def test_a_command_that_would_fail_again_is_not_proposed(logs: Path, capsys: pyt
     assert told(capsys, logs)[2].startswith("next: correct what is wrong, then ")
 
 
+def test_a_command_of_the_header_that_failed(
+    logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = "job_scripts/headers/ours.slurm: `module load --quiet cuda` ended with status 1; correct that line."
+    run = write_run(logs, "one", began(1, 100), ended(1, f"refused: {sentence}"))
+    again = f"python -m launch resubmit {run.name} --logs_dir {logs}"
+    expected = f"next: correct job_scripts/headers/ours.slurm, then {again} --header ours"
+    assert told(capsys, logs)[-1] == expected, "its own script would fail again"
+
+
 def test_a_mistake_that_only_the_log_tells(logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
     programs.queue("7|FAILED|NonZeroExitCode|n1|main|N/A")
     run = write_run(logs, "one", submission={"state": "released", "job": "7", "time": stamp(9)})
