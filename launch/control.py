@@ -203,10 +203,13 @@ def requeue_job(run: Run, job: Job, exclude: str | None = None) -> str:
     if waits and job.reason in NEVER:
         why = f"python -m launch why {shlex.quote(run.run_id)}{logs_flag(run.path.parent.parent)}"
         raise UserError(f"job {job.name} waits, but can never start ({job.reason}): {why} says what to do.")
+    fields = ask_slurm("job", job.name) if nodes else {}
+    if (bound := fields.get("ReqNodeList", "(null)")) not in ("(null)", "") and hosts(bound) & hosts(nodes):
+        raise UserError(f"it is bound to {shown(bound)} (--nodelist), so without {shown(nodes)} it could never start.")
     if not waits:
         submission.ask(["scontrol", "requeue", job.name])
     if nodes:
-        before = ask_slurm("job", job.name).get("ExcNodeList", "(null)")
+        before = fields.get("ExcNodeList", "(null)")
         both = nodes if before in ("(null)", "") else f"{before},{nodes}"
         submission.ask(["scontrol", "update", f"JobId={job.name}", f"ExcNodeList={both}"])
     elsewhere = f" It will not start on {nodes}." if nodes else ""
@@ -223,6 +226,12 @@ def requeue_job(run: Run, job: Job, exclude: str | None = None) -> str:
         submission.note_if_possible("released", error=None)
     held_by = "" if job.reason == "JobHeldUser" else f" ({job.reason})"
     return f"job {job.name} was held{held_by}, and is released.{elsewhere}"
+
+
+def hosts(nodes: str) -> set[str]:
+    """Slurm's list of nodes, such as n[1-2], one by one."""
+    answer, _ = ask("scontrol", "show", "hostnames", nodes)
+    return set(answer.split())
 
 
 def nodes_to_avoid(run: Run, exclude: str) -> str:

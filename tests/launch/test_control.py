@@ -228,6 +228,16 @@ def test_only_those_who_run_the_cluster_release_what_they_hold(logs: Path, progr
     ]
 
 
+def test_a_job_is_not_kept_from_the_nodes_that_it_is_bound_to(logs: Path, programs: Programs, capsys: Any) -> None:
+    programs.queue("7|RUNNING|None|n1|main|N/A")
+    one_by_one = "[[ $3 == n1 ]] && echo n1 || echo n1 n2"
+    programs.put("scontrol", f"if [[ $2 == hostnames ]]; then {one_by_one}; else echo 'JobId=7 ReqNodeList=n[1-2]'; fi")
+    write_run(logs, "r7", began(1, nodes="n1"), job={"job": "7"})
+    said = told(capsys, logs, "requeue", "r7", "--exclude_nodes", "n1", status=1)
+    assert "it is bound to n[1-2] (--nodelist), so without n1 it could never start." in said
+    assert not any(words.startswith(("requeue", "update")) for words in programs.told("scontrol")), "it is left alone"
+
+
 def test_nodes_are_excluded_beside_those_that_were(logs: Path, programs: Programs, capsys: Any) -> None:
     programs.queue("7|RUNNING|None|n1|main|N/A", "8|PENDING|Priority||main|N/A")
     programs.put("scontrol", "[[ $1 != show ]] || echo JobId=1 ExcNodeList=n[7-8]")
