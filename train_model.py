@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from config import RunConfig, parse_command_line
-from config.errors import UserError
-from config.notify import hide
+from core.errors import UserError
+from core.notify import hide
 
 if TYPE_CHECKING:
     from runs import RunFolder

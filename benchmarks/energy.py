@@ -31,7 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import concatenated
 from benchmarks.sheet import Sheet
 from config import parse_command_line
-from data.progress import notice
+from core.progress import notice
 from models import LanguageModel, build_model
 from models.energy_language_model import EnergyLanguageModel
 from training.cost import step_cost

@@ -16,7 +16,7 @@ from benchmarks import concatenated
 from benchmarks.sheet import Sheet
 from config import parse_command_line
 from config.settings import Inference
-from data.progress import notice
+from core.progress import notice
 from inference.decoder import Decoder, make_decoder
 from inference.thinking import make_plan
 from models import LanguageModel, build_model

@@ -21,7 +21,7 @@ from statistics import mean, stdev
 from benchmarks.sheet import Sheet
 from config import parse_command_line
 from config.cpus import own_cpus
-from data.progress import notice
+from core.progress import notice
 from models import LanguageModel, build_model
 from training.cost import batch_costs
 

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.sheet import Sheet
-from data.progress import notice
+from core.progress import notice
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = (

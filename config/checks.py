@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from .flags import FLAGS, SIZED, Flag, listing, shown
+from core.notify import VARIABLE, mark_of
+from core.text import listing, shown
+
+from .flags import FLAGS, SIZED, Flag
 from .goal import BETTER_WHEN_LARGER, MEASURED, MEASURED_OF_ENERGY, Goal, is_measured
-from .notify import VARIABLE, mark_of
 from .recipes import RECIPE_FLAGS
 
 RECORD = "the record"  # where values come from that a run of before has written down

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .flags import shown
+from core.text import shown
 
 DEEPEST = 3  # group, flag, item of a list; the bound also keeps aliases within aliases from growing
 

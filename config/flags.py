@@ -10,7 +10,9 @@ from dataclasses import dataclass, fields
 from types import NoneType
 from typing import Any
 
-from .errors import UserError
+from core.errors import UserError
+from core.text import listing, shown
+
 from .settings import FROM_SIZE, RunConfig
 
 WHOLE = re.compile(r"[+-]?[0-9]{1,4000}")
@@ -95,24 +97,6 @@ FLAGS: dict[str, Flag] = {
 }
 NAMES: dict[str, Flag] = {name: flag for flag in FLAGS.values() for name in (flag.name, *flag.aliases)}
 SIZED = tuple(flag.name for flag in FLAGS.values() if flag.default == FROM_SIZE)
-
-
-def listing(words: Sequence[str], last: str = "or") -> str:
-    """a, b or c"""
-    return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-
-
-def shown(value: Any) -> str:
-    """A value in a message or a table: always on one line and printable."""
-    if isinstance(value, str):
-        return value if value.isprintable() and value else repr(value)
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(shown, value)) + "]"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    return str(value)
 
 
 def limits(flag: Flag) -> str:

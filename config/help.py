@@ -9,7 +9,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .flags import FLAGS, SECTIONS, SIZED, Flag, SettingsError, limits, listing, shown
+from core.text import listing, shown
+
+from .flags import FLAGS, SECTIONS, SIZED, Flag, SettingsError, limits
 from .names import unknown
 from .recipes import RECIPES
 

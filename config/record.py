@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from core.text import shown
+
 from .checks import RECORD
-from .flags import FLAGS, SECTIONS, shown
+from .flags import FLAGS, SECTIONS
 from .parser import Layer, read_tree, settle
 from .settings import RunConfig
 from .versions import VERSION, Changes, later_version, upgrade

@@ -23,8 +23,8 @@ from typing import IO
 
 import numpy as np
 
+from core.progress import notice
 from data.errors import DataError
-from data.progress import notice
 from data.sources.source import SPLITS
 
 WHOLE_CHECK_BYTES = 2 << 30  # larger files are verified at both ends only, to keep starts quick

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from config.errors import UserError
+from core.errors import UserError
 
 
 class DataError(UserError):

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 
 from config.settings import Data
+from core.progress import notice, progress
 from data.cache import Split, TokenCache, cache_root
 from data.errors import DataError
 from data.parallel import ordered_map
-from data.progress import notice, progress
 from data.sources import SPLITS, Source, find_source
 from data.tokenizers import Tokenizer, build_tokenizer, load_tokenizer
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from config.cpus import own_cpus
+from core.progress import notice
 from data.cache import cache_errors, replace_file
 from data.errors import DataError
 from data.hub import first_line, hub_is_reachable, refusal
-from data.progress import notice
 
 if TYPE_CHECKING:
     import tokenizers

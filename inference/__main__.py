@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 
-from config.errors import UserError
+from core.errors import UserError
 from inference.commands import COMMANDS, overview, parse
 
 

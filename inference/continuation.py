@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from config.errors import UserError
 from config.settings import Inference
+from core.errors import UserError
 from inference.commands import Generate
 from inference.decoder import Decoder, EnergyDecoder, Prediction, make_decoder
 from inference.loading import Loaded

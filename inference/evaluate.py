@@ -7,9 +7,9 @@ import time
 from dataclasses import asdict, replace
 
 from config import RunConfig, SettingsError
-from config.errors import UserError
 from config.flags import FLAGS
 from config.settings import Data, Inference
+from core.errors import UserError
 from data.errors import DataError
 from data.sources import HUB, Source, find_source
 from data.sources.hub import HubSource

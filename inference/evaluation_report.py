@@ -14,15 +14,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from config.errors import UserError
 from config.settings import Data, Inference
+from core.errors import UserError
+from core.files import append_row
 from data.sources import Source
 from inference.commands import Evaluate
 from inference.loading import Loaded
 from inference.questions import Answer
 from inference.text_loss import Text, bits_per_nat
 from inference.thinking import Plan
-from runs.files import append_row
 from training.showing import readable
 
 RECORD = "evaluation.jsonl"

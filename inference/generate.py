@@ -6,10 +6,10 @@ import os
 import sys
 from typing import TextIO
 
-from config.errors import UserError
 from config.flags import SettingsError
 from config.settings import Inference
-from data.progress import notice, progress
+from core.errors import UserError
+from core.progress import notice, progress
 from inference.commands import Generate, Model
 from inference.continuation import Generator, Row
 from inference.loading import load

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from config.errors import UserError
 from config.settings import Inference
+from core.errors import UserError
+from core.files import write_atomically
 from data.store import open_store
 from data.tokenizers import Tokenizer
 from inference.commands import Landscape, Model
@@ -20,7 +21,6 @@ from inference.decoder import EnergyDecoder
 from inference.loading import Loaded, load, output_folder
 from inference.thinking import Plan, believed, make_plan, think
 from models.energy_language_model import Contexts, EnergyLanguageModel
-from runs.files import write_atomically
 from runs.pictures import FAINT, pyplot
 from training.showing import readable
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from config import RunConfig, SettingsError
-from config.errors import UserError
 from config.record import from_dict
 from config.settings import Inference
+from core.errors import UserError
 from data.kept import tokenizer_in
 from data.store import open_store
 from data.tokenizers import Tokenizer, build_tokenizer

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from config.errors import UserError
 from config.flags import SettingsError
+from core.errors import UserError
 from inference.commands import Generate
 
 SIGN = "> "

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from config.settings import Data, Inference
-from data.progress import notice, progress
+from core.progress import notice, progress
 from data.sources.hub import Asking, HubSource, Question
 from data.store import digest_of, missing_shares, place
 from inference.decoder import make_decoder

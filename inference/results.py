@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from config.errors import UserError
 from config.settings import Inference
+from core.errors import UserError
 from inference.commands import Generate
 from inference.continuation import Row
 from inference.loading import Loaded

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from config.errors import UserError
 from config.settings import Data
-from data.progress import progress
+from core.errors import UserError
+from core.progress import progress
 from data.rows import PackedRows
 from data.sources import Source
 from data.store import Split, open_store, read_documents

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from config.errors import UserError
+from core.errors import UserError
 from data.rows import PackedRows
 from data.store import Split, open_store
 from data.tokenizers import Tokenizer

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from config.errors import UserError
 from config.settings import Inference
-from data.progress import progress
+from core.errors import UserError
+from core.files import write_atomically, write_text
+from core.progress import progress
 from inference.commands import Model, ThinkCurve
 from inference.flops import flops_of_reading, thinking_cost
 from inference.intervals import resampled
@@ -28,7 +29,6 @@ from inference.think_curve_report import caption, draw, report
 from inference.thinking import Plan, believed, make_plan, think
 from models import LanguageModel, build_model
 from models.energy_language_model import Contexts, EnergyLanguageModel
-from runs.files import write_atomically, write_text
 from training.comparison import twin_of
 from training.showing import readable
 

@@ -12,8 +12,8 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from config.errors import UserError
 from config.settings import Inference
+from core.errors import UserError
 from models.descent import Step, neg_entropy
 from models.energy_language_model import EnergyLanguageModel, Thinking
 from models.energy_transformer import Context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from config.command import dispatch
+from core.commands import dispatch
 
 COMMANDS = {
     "submit": ("launch.door:submit", "[JOB_SCRIPT] [flags]", "submit a run through submitit: Slurm, or this machine"),

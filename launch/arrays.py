@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from core.files import write_text
 from launch.capsules import write_quickly
 from launch.cluster import USUAL, largest_array
 from launch.execute import DRY, ROOT
@@ -18,7 +19,6 @@ from launch.resources import as_options, check_placement
 from launch.script import FIRST, Header, check_syntax, commands_of, each_once, options_of, read_text, slurm_quoted
 from launch.submit import Submission, check_with_slurm
 from launch.sweep_rows import Planned
-from runs.files import write_text
 
 SCRIPT = "array.slurm"
 

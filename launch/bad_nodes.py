@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from config.flags import shown
+from core.text import shown
 from runs.reading import Run, seconds_of
 
 DAYS = 7  # that count

@@ -13,7 +13,7 @@ import subprocess
 from fnmatch import fnmatch
 from pathlib import Path
 
-from config.errors import UserError
+from core.errors import UserError
 from runs.folder import run_of
 
 LARGEST = 50_000_000  # bytes of a file that git does not track; beyond that it is data, not code

@@ -16,16 +16,16 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from config.errors import UserError
-from config.flags import shown
 from config.record import to_dict
+from core.errors import UserError
+from core.files import write_json, write_text
+from core.text import shown
 from launch.capsule import own_files, snapshot
 from launch.cluster import USUAL, header_word
 from launch.execute import ROOT, absolute_paths
 from launch.rehearse import active_environment
 from launch.script import Header, check_syntax, job_script, read_text
 from launch.sweep_rows import Planned
-from runs.files import write_json, write_text
 from runs.folder import code_state, environment, new_run_id
 
 COMMON = ("code", "code.json", "code.diff", "environment.json", "submission.json")

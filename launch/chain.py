@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config.errors import UserError
-from config.flags import shown
+from core.errors import UserError
+from core.text import shown
 from launch.script import Header
 from launch.slurm import AFTER, LIVE, ask_for_jobs, standing
 from runs.reading import Run, find_run

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from config.errors import UserError
+from core.errors import UserError
 from launch.execute import ROOT
 from launch.resources import read_resources
 from launch.script import HEADERS, Header, read_header

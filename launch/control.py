@@ -14,9 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from config.command import CommandParser
-from config.errors import UserError
-from config.flags import shown
+from core.commands import CommandParser
+from core.errors import UserError
+from core.files import append_row
+from core.text import shown
 from launch.bad_nodes import node_that_ended
 from launch.chain import wait_again
 from launch.door import run_in_background
@@ -26,7 +27,6 @@ from launch.resubmit import typed_flags
 from launch.slurm import LIVE, NEVER, WAITS, Answer, Job, ask, ask_for_jobs, standing
 from launch.submit import Submission, check_with_slurm, need_slurm
 from runs.causes import ask_slurm
-from runs.files import append_row
 from runs.folder import RunError, RunFolder
 from runs.reading import Run, find_run
 

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from config.command import CommandParser
-from config.errors import UserError
-from config.flags import shown
+from core.commands import CommandParser
+from core.errors import UserError
+from core.text import shown
 from launch.cluster import choose_cluster, header_for
 from launch.examination import probe
 from launch.execute import ROOT

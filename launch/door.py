@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from config import RunConfig
-from config.command import CommandParser
-from config.errors import UserError
-from config.flags import shown
+from core.commands import CommandParser
+from core.errors import UserError
+from core.text import shown
 from launch.chain import AFTER_HELP, IF_HELP, read_after
 from launch.cluster import CLUSTERS, SLURM_HELP, USUAL, choose_cluster, header_for, header_word
 from launch.execute import DRY, Order, checked, keep_plain_copy, logs_flag, make_capsule, print_start, script_path

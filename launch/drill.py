@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from config import RunConfig, parse_command_line
-from config.command import CommandParser
-from config.errors import UserError
-from config.flags import shown
+from core.commands import CommandParser
+from core.errors import UserError
+from core.text import shown
 from launch import random_drill, sessions
 from launch.doctor import asked_header
 from launch.players import Local, OnSlurm, Player, drill_script

@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from core.files import append_row, read_rows
 from launch.prepare import check_progress
 from runs import RunFolder
 from runs.attempts import merged, slurm_job
 from runs.causes import OUT_OF_MEMORY, ask_slurm, by_slurm, goes_on, job_name
 from runs.console import START
-from runs.files import append_row, read_rows
 from runs.notify import tell_once
 from runs.signals import GOES_ON
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from config.errors import UserError
+from core.errors import UserError
 from launch.execute import ROOT
 from launch.finding import Finding, judged
 from launch.machine import memory_and_files, network, port

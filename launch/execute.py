@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from config import RunConfig, parse_command_line
-from config.errors import UserError
-from config.flags import FLAGS, shown
+from config.flags import FLAGS
 from config.record import values_of
+from core.errors import UserError
+from core.files import write_json, write_text
+from core.text import shown
 from launch.capsule import own_files, snapshot
 from launch.chain import After, read_after, wait_for
 from launch.prepare import note_start, read_job
@@ -26,7 +28,6 @@ from launch.submit import Submission, check_with_slurm, clean_environment, need_
 from runs import RunFolder
 from runs.attempts import Attempt
 from runs.causes import REFUSED
-from runs.files import write_json, write_text
 from runs.folder import slurm_job
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from config.errors import UserError
-from config.flags import shown
+from core.errors import UserError
+from core.text import shown
 from launch.resources import asked_for
 from launch.script import as_line
 from launch.slurm import ask

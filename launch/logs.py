@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config.command import CommandParser
-from config.errors import UserError
+from core.commands import CommandParser
+from core.errors import UserError
 from launch.slurm import LIVE, ask_for_jobs, standing
 from runs.console import START, settle
 from runs.reading import Run, find_run, seconds_of

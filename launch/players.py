@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from config.errors import UserError
-from config.notify import VARIABLE
+from core.errors import UserError
+from core.notify import VARIABLE
 from launch.execute import ROOT
 from launch.prepare import prepare
 from launch.rehearse import active_environment

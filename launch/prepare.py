@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from config import parse_command_line
-from config.errors import UserError
-from config.notify import masked
+from core.errors import UserError
+from core.files import write_json
+from core.notify import masked
 from runs import RunFolder
 from runs.attempts import slurm_job
 from runs.causes import job_name
 from runs.console import start_mark
-from runs.files import write_json
 from runs.notify import tell_once
 
 IDENTITY = ("cluster", "job", "array_job", "array_task")

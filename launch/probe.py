@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from config.cpus import asked_cpus, bound_cpus, own_cpus
+from core.files import write_json
 from launch.machine import facts
-from runs.files import write_json
 from runs.lock import Lock
 
 PATIENCE = 120.0  # seconds to wait for the signal

@@ -22,15 +22,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from config.command import CommandParser
-from config.errors import UserError
-from config.flags import SettingsError, shown
+from config.flags import SettingsError
+from core.commands import CommandParser
+from core.errors import UserError
+from core.files import write_json
+from core.text import shown
 from launch.cluster import USUAL
 from launch.execute import ROOT, Order, checked, make_capsule
 from launch.queue_worker import OPEN, jobs, locked, work, worker
 from launch.slurm import duration
 from launch.submit import clean_environment
-from runs.files import write_json
 
 PATIENCE = 60.0  # seconds that a run may take to save its state
 WIDTH = 120  # of the table where the screen is not known

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from rich.table import Table
 
-from config.errors import UserError
+from core.errors import UserError
 from launch.players import PATIENCE, Tell
 from launch.sessions import PLANTED, Interruption, Session
 

@@ -6,7 +6,7 @@ import math
 import re
 from typing import NamedTuple
 
-from config.flags import shown
+from core.text import shown
 from launch.slurm import Job, ask
 from runs.causes import ask_slurm, seconds
 

@@ -9,8 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from config.errors import UserError
-from config.flags import shown
+from core.errors import UserError
+from core.text import shown
 
 STANDS_IN_FOR = ("python", "python3", "srun", "torchrun", "sbatch")
 STAND_IN = """\

@@ -7,9 +7,10 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from config.errors import UserError
-from config.flags import SettingsError, shown
+from config.flags import SettingsError
 from config.settings import Trainer
+from core.errors import UserError
+from core.text import shown
 from launch.script import SHORT
 
 # The options of sbatch, as `sbatch --help` of Slurm 20 to 25 has them.

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from config.command import CommandParser, read_changes
-from config.errors import UserError
-from config.flags import NAMES, shown
+from config.flags import NAMES
+from core.commands import CommandParser, read_changes
+from core.errors import UserError
+from core.text import shown
 from launch.cluster import SLURM_HELP
 from launch.execute import ROOT, execute
 from launch.resources import read_resources

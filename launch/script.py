@@ -9,8 +9,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from config.errors import UserError
-from config.flags import shown
+from core.errors import UserError
+from core.text import shown
 
 HEADERS = Path("job_scripts") / "headers"
 ARRAY = re.compile(r"#SBATCH\s.*(?<!\S)(--array|-a)")

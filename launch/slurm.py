@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from config.flags import shown
+from core.text import shown
 from launch.submit import clean_environment
 from runs.causes import REFUSED
 from runs.reading import KILLED, START_UP, Run, seconds_of

@@ -19,8 +19,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from config.command import CommandParser
-from config.flags import shown
+from core.commands import CommandParser
+from core.text import shown
 from launch.bad_nodes import BadNode, bad_node
 from launch.slurm import LIVE, STATES, Answer, Standing, ask_for_jobs, duration, standing
 from runs.reading import Run, all_runs, find_run, number, shortened

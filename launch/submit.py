@@ -16,12 +16,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from config.errors import UserError
-from config.flags import shown
+from core.errors import UserError
+from core.files import write_json
+from core.text import shown
 from launch.prepare import read_job
 from launch.resources import as_options
 from launch.script import options_of
-from runs.files import write_json
 
 PATIENCE = 120  # seconds that Slurm may take to answer
 TEST = ("sbatch", "--test-only")

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from config.command import CommandParser
-from config.errors import UserError
-from config.flags import shown
+from core.commands import CommandParser
+from core.errors import UserError
+from core.text import shown
 from launch import queue
 from launch.arrays import check_array, submit_arrays
 from launch.capsules import make_capsules, new_desk

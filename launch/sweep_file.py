@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config.errors import UserError
 from config.files import yaml_tree
-from config.flags import NAMES, SettingsError, allowed, shown
+from config.flags import NAMES, SettingsError, allowed
 from config.names import unknown
+from core.errors import UserError
+from core.text import shown
 
 KEYS = ("base", "grid", "rows", "twin")
 MOST = 20_000  # rows; more are a slip of the pen

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from config import RunConfig, SettingsError, parse_command_line
-from config.flags import FLAGS, shown
+from config.flags import FLAGS
 from config.record import values_of
+from core.text import shown
 from launch.execute import ROOT, is_relative_path
 from launch.slurm import LIVE, ask_for_jobs, standing
 from launch.sweep_file import Row, SweepFile, by_row, words_of

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from config.command import CommandParser
-from config.flags import shown
+from core.commands import CommandParser
+from core.text import shown
 from launch.bad_nodes import BadNode, bad_node, node_that_ended
 from launch.control import command_that_goes_on, goes_on
 from launch.execute import logs_flag

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from config.errors import UserError
+from core.errors import UserError
 from models.energy_transformer import Context, EnergyBlock, EnergyTransformer
 from models.layers.analytic import Saved
 from models.layers.rope import rotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from config.command import dispatch
+from core.commands import dispatch
 
 COMMANDS = {
     "list": ("runs.listing:list_runs", "", "all runs as a table: --where, --sort, --columns"),

@@ -12,8 +12,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from core.files import append_row, read_rows
 from runs import causes
-from runs.files import append_row, read_rows
 from runs.processes import is_first_process
 from runs.signals import listener
 

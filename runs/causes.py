@@ -11,7 +11,7 @@ import re
 import subprocess
 from typing import Any
 
-from config.errors import UserError
+from core.errors import UserError
 from runs.signals import GOES_ON
 
 REFUSED = "refused: "

@@ -11,8 +11,9 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from config.flags import FLAGS, listing, shown
-from runs.files import rows_of
+from config.flags import FLAGS
+from core.files import rows_of
+from core.text import listing, shown
 
 LOSS, BITS = "valid_loss", "valid_bits_per_byte"
 # The text that a loss is of, its unit, and the flags that leave out a part of it.

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from config.command import CommandParser
-from config.flags import shown
+from core.commands import CommandParser
+from core.text import shown
 from runs.index import Record
 from runs.reading import Run
 from runs.show import record_of

@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from config.command import CommandParser
-from config.errors import UserError
-from config.flags import shown
-from runs.files import write_text
+from core.commands import CommandParser
+from core.errors import UserError
+from core.files import write_text
+from core.text import shown
 from runs.metrics import PLACE
 from runs.reading import find_run, number
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dataclasses import field as attribute
 from typing import Any
 
-from config.flags import shown
+from core.text import shown
 
 Plain = float | str | bool | None
 Lookup = Callable[[str], Any]

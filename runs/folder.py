@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from config import RunConfig
-from config.errors import UserError
 from config.record import to_dict
+from core.errors import UserError
+from core.files import append_row, read_rows, write_json, write_text
 from runs import causes
 from runs.attempts import Attempt, merged, slurm_job, stamp
-from runs.files import append_row, read_rows, write_json, write_text
 from runs.lock import Lock
 from runs.processes import JOB_RUN_DIR, is_first_process, process_rank
 from runs.signals import GOES_ON, listener

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from config.command import CommandParser
-from config.errors import UserError
-from config.flags import listing, shown
-from runs.files import append_row, write_text
+from core.commands import CommandParser
+from core.errors import UserError
+from core.files import append_row, write_text
+from core.text import listing, shown
 from runs.index import Record, clock, counted, load
 from runs.reading import Note, Run, find_run
 from runs.summary import summarise

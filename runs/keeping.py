@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from config.command import CommandParser
-from config.errors import UserError
-from config.flags import listing, shown
-from runs.files import write_json
+from core.commands import CommandParser
+from core.errors import UserError
+from core.files import write_json
+from core.text import listing, shown
 from runs.reading import Run, all_runs, find_run
 
 LONGEST = 60  # letters of a tag

@@ -10,9 +10,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from config.command import CommandParser
-from config.errors import UserError
-from config.flags import FLAGS, listing, shown
+from config.flags import FLAGS
+from core.commands import CommandParser
+from core.errors import UserError
+from core.text import listing, shown
 from runs.comparing import extent, kind_of
 from runs.expressions import Comparison, leaves, number, several
 from runs.index import FIELDS, Record, chosen, load

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 from zlib import crc32
 
-from runs.files import rows_of
+from core.files import rows_of
 from runs.metrics import PLACE, describe
 
 Best = dict[str, tuple[float, int | None]]  # {metric: (its best value, at which step)}

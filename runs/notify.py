@@ -16,11 +16,11 @@ from queue import Queue
 from typing import Any
 
 from config import RunConfig
-from config.errors import UserError
-from config.notify import VARIABLE, is_url, mark_of, target_of
+from core.errors import UserError
+from core.files import read_rows
+from core.notify import VARIABLE, is_url, mark_of, target_of
 from runs.attempts import is_first_process, merged, slurm_job
 from runs.causes import job_name, of_error
-from runs.files import read_rows
 from runs.folder import JOB_RUN_DIR, RunFolder
 from runs.signals import BY_HAND, GOES_ON
 

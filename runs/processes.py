@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from config import RunConfig
-from config.errors import UserError
+from core.errors import UserError
 
 JOB_RUN_DIR = "EBT_JOB_RUN_DIR"  # the run folder, from a job script to all processes
 

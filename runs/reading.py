@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from config.errors import UserError
-from runs.files import rows_of
+from core.errors import UserError
+from core.files import rows_of
 from runs.lock import holder
 
 KILLED = "out of memory or killed"  # how an attempt ended whose process the kernel or a person killed
@@ -310,7 +310,7 @@ def unknown_run(logs: Path, wanted: str, runs: list[Run]) -> str:
     """One sentence with the nearest names."""
     from difflib import get_close_matches
 
-    from config.flags import shown
+    from core.text import shown
 
     if not runs:
         return f"RUN is {shown(wanted)}: {shown(str(logs / 'runs'))} has no runs yet; --logs_dir names another folder."

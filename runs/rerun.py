@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from config import parse_command_line
-from config.command import CommandParser, read_changes
-from config.errors import UserError
-from config.flags import FLAGS, NAMES, SettingsError, listing, shown
+from config.flags import FLAGS, NAMES, SettingsError
 from config.parser import Layer, read_tree, settle
 from config.record import changed_problems, values_of
 from config.rehearsals import REHEARSALS
 from config.versions import upgrade
+from core.commands import CommandParser, read_changes
+from core.errors import UserError
+from core.text import listing, shown
 from runs.folder import JOB_RUN_DIR, LINEAGE, RUN_DIR, code_state
 from runs.reading import Run, find_run
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from config.command import CommandParser
-from config.errors import UserError
-from config.flags import FLAGS, listing, shown
+from config.flags import FLAGS
 from config.record import from_dict, values_of
+from core.commands import CommandParser
+from core.errors import UserError
+from core.text import listing, shown
 from runs.index import Record, clock, load
 from runs.metrics import PLACE, describe
 from runs.reading import Note, find_run

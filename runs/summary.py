@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from config.flags import listing, shown
+from core.text import listing, shown
 from runs.causes import REFUSED
 from runs.comparing import BITS, LOSS, Validation, alike, meeting, obstacle, validations_of, value_of
 from runs.index import Record

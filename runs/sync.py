@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from config.command import CommandParser
-from config.flags import shown
-from runs.files import read_rows
+from core.commands import CommandParser
+from core.files import read_rows
+from core.text import shown
 from runs.reading import Run, all_runs, find_run, number
 from runs.wandb_page import Piece, Rows, close_page, log_checkpoints, log_results, open_page, pieces_of, why_offline
 

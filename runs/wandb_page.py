@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runs.files import read_rows, write_json
+from core.files import read_rows, write_json
 from runs.measured import Best, update_best
 from runs.metrics import describe
 from runs.reading import Run

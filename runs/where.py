@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from config.errors import UserError
+from core.errors import UserError
 from runs.expressions import (
     JOINTS,
     NUMBER,

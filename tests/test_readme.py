@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from config import parse_command_line
-from config.notify import hide
+from core.notify import hide
 from inference.commands import parse
 from tests.conftest import ROOT, Door
 

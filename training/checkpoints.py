@@ -23,9 +23,9 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
-from config.errors import UserError
 from config.settings import Checkpoint
-from runs.files import write_atomically
+from core.errors import UserError
+from core.files import write_atomically
 from training.recorder import Recorder
 from training.stop import StopRun
 

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from config import RunConfig
+from core.files import write_json
 from runs import RunFolder
 from runs.attempts import slurm_job
 from runs.causes import of_error
-from runs.files import write_json
 from runs.processes import Step, srun_step
 from runs.signals import GOES_ON
 from training.stacks import own_stacks

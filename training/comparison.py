@@ -19,10 +19,10 @@ from rich.table import Table
 from config import RunConfig
 from config.flags import FLAGS
 from config.record import from_dict, to_dict, to_yaml
+from core.files import read_rows, write_text
 from data import DataModule
 from models import build_model
 from runs import RunFolder
-from runs.files import read_rows, write_text
 from training.cost import batch_costs
 from training.plan import amount
 from training.trainer import Training

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from config.settings import Checkpoint, RunConfig
+from core.files import append_row
 from data.stream import skip
 from runs import RunFolder
-from runs.files import append_row
 from training.checkpoints import AtomicCheckpointIO, point, whole_checkpoints
 from training.guards import save_batch
 from training.optimizers import learning_rates

@@ -18,8 +18,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from config import RunConfig
+from core.progress import progress
 from data import DataModule
-from data.progress import progress
 from data.stream import row_order
 from models import LanguageModel
 from runs.pictures import FAINT, GREY, pyplot

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from runs.files import append_row
+from core.files import append_row
 from runs.notify import notifier
 from training.alarms import KINDS, ORDER_ADVICE, Facts
 from training.divergence import DivergenceGuard

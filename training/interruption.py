@@ -10,8 +10,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from core.files import append_row, read_rows
 from runs import RunFolder
-from runs.files import append_row, read_rows
 from runs.folder import JOB_RUN_DIR
 from runs.notice import shortest
 from runs.signals import BY_HAND, GOES_ON, listener

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytorch_lightning as pl
 from torch import nn
 
+from core.files import write_json, write_text
 from runs import is_first_process
-from runs.files import write_json, write_text
 
 DEPTH = 3  # levels of modules that model.txt names
 

@@ -15,7 +15,7 @@ from pytorch_lightning.plugins.environments import (
 from pytorch_lightning.strategies import DDPStrategy
 
 from config import RunConfig, SettingsError
-from config.errors import UserError
+from core.errors import UserError
 from runs.processes import Step, check_gpus, process_rank, srun_step
 
 

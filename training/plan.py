@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from config import RunConfig
+from core.progress import clock
 from data import DataModule
-from data.progress import clock
 from models import LanguageModel
 from training.cost import step_cost
 from training.find import device_of, try_batch_size, validation_seconds

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from data.progress import clock
+from core.progress import clock
 from training.recorder import Recorder
 
 REDRAW_SECONDS = 0.2

@@ -17,8 +17,8 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers.logger import Logger
 from torch import Tensor
 
+from core.files import append_row, read_rows, write_json, write_text
 from models import LanguageModel
-from runs.files import append_row, read_rows, write_json, write_text
 from runs.metrics import schema
 from training.optimizers import learning_rates
 

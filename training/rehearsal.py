@@ -20,7 +20,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
-from runs.files import write_atomically
+from core.files import write_atomically
 from runs.signals import listener
 from training.checkpoints import AtomicCheckpointIO
 

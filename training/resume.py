@@ -14,8 +14,8 @@ from torch import nn
 from config import RunConfig, SettingsError
 from config.flags import FLAGS
 from config.record import changed_problems, from_dict
+from core.files import read_rows, write_text
 from runs import RunFolder, is_first_process
-from runs.files import read_rows, write_text
 from runs.folder import LAST, LAST_OR_NEW, slurm_job
 from training.checkpoints import CheckpointError, newest_checkpoint, read_checkpoint
 from training.recorder import MetricsFile

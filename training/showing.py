@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from config import RunConfig
+from core.files import append_row, write_atomically
 from data import DataModule
 from models import LanguageModel
 from models.energy_language_model import EnergyLanguageModel, Thinking
 from models.probe import Descent, descent, ranking, sample
 from runs import RunFolder
-from runs.files import append_row, write_atomically
 from runs.pictures import GREY, SHADE, pyplot
 from training.find import device_of
 from training.trainer import Training

@@ -18,8 +18,8 @@ import torch
 
 from config import RunConfig
 from config.cpus import own_cpus
+from core.files import append_row, read_rows, write_json, write_text
 from data.watch import own_memory
-from runs.files import append_row, read_rows, write_json, write_text
 from training.recorder import Recorder
 from training.verdicts import Machine, summarise
 

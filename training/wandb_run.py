@@ -24,8 +24,8 @@ from pytorch_lightning.loggers.logger import Logger
 from torch import Tensor
 
 from config import RunConfig
+from core.files import read_rows
 from runs import RunFolder, is_first_process
-from runs.files import read_rows
 from runs.reading import Run
 from runs.signals import GOES_ON
 from runs.wandb_page import Rows, client, close_page, log_checkpoints, log_results, open_page, pieces_of, why_offline

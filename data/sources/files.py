@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TextIO
 
 from config.settings import Data
+from core.progress import notice
 from data.errors import DataError
-from data.progress import notice
 from data.sources.source import Source, files_key
 
 NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of a byte that is not UTF-8

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from config.settings import Data
+from core.progress import notice
 from data.errors import DataError
 from data.hub import COMMIT, first_line, hub_is_reachable, offline_libraries, refusal
-from data.progress import notice
 from data.sources.files import find_files
 from data.sources.source import SPLITS, Source, files_key
 

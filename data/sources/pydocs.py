@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from config.settings import Data
+from core.progress import progress
 from data.parallel import ordered_map
-from data.progress import progress
 from data.sources.source import Source, files_key
 
 # The library's own tests are left out: many systems do not ship them, and they are two thirds of the parsing.

@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from config.command import CommandParser
-from config.errors import UserError
-from config.flags import shown
+from core.commands import CommandParser
+from core.errors import UserError
+from core.text import shown
 from runs.processes import is_first_process
 
 if TYPE_CHECKING:

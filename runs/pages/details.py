@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from config.errors import UserError
 from config.flags import FLAGS
 from config.record import from_dict, values_of
+from core.errors import UserError
 from runs.comparing import DATA, LIMITS, TOKENIZER, measured_on, rehearsal_of
 from runs.pages.curves import curves_of, read_columns
 from runs.reading import Run, number

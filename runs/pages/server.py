@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
-from config.errors import UserError
-from config.flags import shown
+from core.errors import UserError
+from core.text import shown
 from runs.pages.site import Site
 
 HOST = "127.0.0.1"

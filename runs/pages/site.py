@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from config.errors import UserError
-from config.flags import shown
-from runs.files import write_atomically
+from core.errors import UserError
+from core.files import write_atomically
+from core.text import shown
 from runs.index import Record, load
 from runs.pages.curves import curves_of, read_columns
 from runs.pages.details import details_of

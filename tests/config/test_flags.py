@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from config.flags import FLAGS, NAMES, SECTIONS, SIZED, flags_of, listing, read_plain, read_text, shown
+from config.flags import FLAGS, NAMES, SECTIONS, SIZED, flags_of, read_plain, read_text
 from config.names import RETIRED
 from config.settings import RunConfig, flag
 from config.sizes import SIZES, Size
+from core.text import listing, shown
 
 GOLDEN = Path(__file__).with_name("flags.golden.txt")
 ROOT = Path(__file__).parents[2]

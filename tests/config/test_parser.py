@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config import RunConfig, SettingsError, parse_command_line
-from config.errors import UserError
 from config.flags import FLAGS, NAMES
 from config.help import asked_for_help
 from config.names import ELSEWHERE, MEANT, RETIRED
+from core.errors import UserError
 from tests.config.problems import problems
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from data.progress import progress
+from core.progress import progress
 
 
 def test_lines_in_a_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

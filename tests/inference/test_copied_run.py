@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from core.files import read_rows
 from inference.__main__ import main
-from runs.files import read_rows
 from tests.conftest import Door
 
 SMALL = ("--num_transformer_blocks", "1", "--embedding_dim", "16", "--multiheaded_attention_heads", "2")

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import train_model
 from config.settings import Data
+from core.files import read_rows
 from data.sources import find_source
 from data.tokenizers import ByteTokenizer
 from inference.__main__ import main
@@ -22,7 +23,6 @@ from inference.evaluation_report import finite
 from inference.loading import load
 from inference.text_loss import Pieces, own_text, read_split
 from models.energy_language_model import EnergyLanguageModel
-from runs.files import read_rows
 from tests.data.reading import write_lines
 
 LIMIT = ("--limit", "8", "--batch_size", "4")  # what a validation of the fixtures' runs reads

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from config.settings import Data
+from core.files import read_rows
 from data.sources import HUB, find_source
 from data.sources.hub import HubSource, Question
 from data.store import read_documents
@@ -21,7 +22,6 @@ from inference.loading import Loaded, load
 from inference.questions import Asker, compared, graded, overlap, read_questions, share_interval, summary
 from inference.thinking import make_plan, think_rows
 from models.energy_language_model import EnergyLanguageModel
-from runs.files import read_rows
 from tests.data.reading import write_lines
 
 ASKING = HUB["gsm8k"].asking

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from config.errors import UserError
 from config.settings import Inference
+from core.errors import UserError
 from inference.thinking import Plan, make_plan, think_rows
 from models.descent import Step
 from models.energy_language_model import EnergyLanguageModel

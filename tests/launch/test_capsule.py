@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from config.errors import UserError
+from core.errors import UserError
 from launch import capsule
 from launch.capsule import own_files, snapshot
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from config.errors import UserError
+from core.errors import UserError
 from launch.chain import After, read_after, wait_again, wait_for
 from launch.script import Header
 from runs.reading import Run

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from core.files import append_row
 from launch import control
 from launch.__main__ import main
-from runs.files import append_row
 from runs.reading import Run
 from tests.conftest import ROOT
 from tests.launch.written import Programs, began, ended, logs, programs, stamp, write_run
@@ -30,7 +30,7 @@ HOLDER = """\
 import signal, sys
 from pathlib import Path
 from runs import RunFolder
-from runs.files import append_row
+from core.files import append_row
 folder = RunFolder(Path(sys.argv[1]))
 folder.lock()
 def end(*_):

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import launch.players
 from config import parse_command_line
+from core.files import append_row
 from launch.__main__ import main
 from launch.drill import AT, EVERY, STEPS, WAYS, WHOLE, judge, small
 from launch.players import Local, drill_script
 from launch.script import Header, check_syntax
 from launch.trace import first_difference
-from runs.files import append_row
 from runs.reading import Run
 from tests.conftest import TINY
 
@@ -26,7 +26,7 @@ STAND_IN = """\
 import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, ROOT)
-from runs.files import append_row, read_rows, write_text
+from core.files import append_row, read_rows, write_text
 typed = sys.argv[1] == "--resume_training_ckpt"  # as a person was told to
 run = Path(sys.argv[2]).parent.parent if typed else Path(os.environ["EBT_JOB_RUN_DIR"])
 way, _, at = os.environ["EBT_DRILL"].partition(":")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from config import parse_command_line
+from core.files import append_row, read_rows
 from launch.__main__ import main
 from runs import RunFolder
 from runs.attempts import merged
 from runs.causes import goes_on, of_error
-from runs.files import append_row, read_rows
 
 HOLD = """\
 import fcntl, sys, time

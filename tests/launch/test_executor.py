@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from config.errors import UserError
+from core.errors import UserError
 from launch import rehearse as rehearsals
 from launch.rehearse import rehearse
 from launch.script import each_once, job_script, read_header

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from config.errors import UserError
+from core.errors import UserError
 from launch import limits
 from launch.limits import check_limits
 from tests.launch.desk import Desk

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from core.files import append_row
 from launch import logs as following
 from launch.__main__ import main
 from runs.console import START, start_mark
-from runs.files import append_row
 from tests.launch.written import Programs, began, ended, logs, programs, stamp, write_run
 
 __all__ = ["logs", "programs"]

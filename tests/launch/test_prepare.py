@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from config.errors import UserError
+from core.errors import UserError
 from launch.__main__ import main
 from launch.prepare import TRIES, check_progress, folder_of, prepare, starts_from
 from runs import RunFolder

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from config.errors import UserError
+from core.errors import UserError
 from launch.queue import add, read_commands
 from launch.queue_worker import Job, Worker, jobs
 from tests.launch.desk import Desk, wait

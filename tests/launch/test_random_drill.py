@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import launch.players
+from core.files import append_row, write_json
 from launch.__main__ import main
 from launch.random_drill import CLOCKS, Deck
 from launch.sessions import AS_JOBS, HERE, Interruption, LocalSession
-from runs.files import append_row, write_json
 from runs.reading import Run
 from tests.conftest import TINY
 
@@ -19,7 +19,7 @@ STAND_IN = """\
 import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, ROOT)
-from runs.files import append_row, read_rows, write_text
+from core.files import append_row, read_rows, write_text
 from runs.attempts import merged
 typed = sys.argv[1] == "--resume_training_ckpt"
 run = Path(sys.argv[2]).parent.parent if typed else Path(os.environ["EBT_JOB_RUN_DIR"])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from config.errors import UserError
 from config.settings import Trainer
+from core.errors import UserError
 from launch.resources import asked_for, check_placement, read_resources
 from launch.script import as_line, each_once
 from tests.launch.checkout import SCRIPT

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import parse_command_line
-from config.errors import UserError
+from core.errors import UserError
 from launch.resubmit import changed, judged_changes, typed_flags
 from runs.reading import Run
 from tests.launch.checkout import SCRIPT, Checkout

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from config.errors import UserError
+from core.errors import UserError
 from launch import cluster
 from launch.cluster import choose_cluster, largest_array
 from launch.execute import logs_flag

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from config import SettingsError, parse_command_line
-from config.errors import UserError
 from config.record import to_dict, values_of
+from core.errors import UserError
 from launch.script import job_script
 from launch.sweep_file import SweepFile, by_row, read_sweep, spans, words_of
 from launch.sweep_rows import compare_with_runs, plan, run_names, twins

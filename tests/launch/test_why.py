@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from core.files import append_row
 from launch.__main__ import main
 from launch.reasons import REASONS, reason_in_words
 from launch.why import trouble
-from runs.files import append_row
 from tests.launch.written import Programs, began, ended, logs, programs, stamp, write_run
 
 __all__ = ["logs", "programs"]

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import parse_command_line
-from config.errors import UserError
+from core.errors import UserError
+from core.files import append_row, read_rows
 from runs import RunFolder
 from runs.attempts import merged
 from runs.causes import by_slurm, seconds
-from runs.files import append_row, read_rows
 from runs.signals import GOES_ON, listener
 
 ENDED = {"attempt": 1, "end": "x", "last_step": 3, "cause": "finished"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runs.files import read_rows
+from core.files import read_rows
 from runs.reading import Run
 from tests.runs.folders import make_run, write_rows
 from tests.runs.test_listing import Command

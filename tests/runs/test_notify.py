@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from config import RunConfig, SettingsError, parse_command_line
-from config.notify import VARIABLE, hide, mark_of, masked, target_of
+from core.files import append_row, write_json
+from core.notify import VARIABLE, hide, mark_of, masked, target_of
 from launch.__main__ import main
-from runs.files import append_row, write_json
 from runs.folder import JOB_RUN_DIR
 from runs.notify import Notifier, notifier, tell_the_end
 from runs.signals import BY_HAND, GOES_ON

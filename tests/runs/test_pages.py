@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import parse_command_line
-from config.errors import UserError
 from config.record import to_dict
+from core.errors import UserError
 from runs.__main__ import main
 from runs.pages import page, serve, write_after_run
 from runs.pages.curves import Column, curves_of, decimate, extremes, places, plain, read_columns, spark

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import parse_command_line
-from config.errors import UserError
+from core.errors import UserError
 from runs import RunFolder
 from runs.processes import check_processes, first_of, srun_step
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs.files import append_row, write_json, write_text
+from core.files import append_row, write_json, write_text
 from runs.reading import Run
 from runs.sync import Plan, plan, rebuild
 from runs.wandb_page import Piece, Rows, close_page, open_page, pieces_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.errors import UserError
+from core.errors import UserError
 from runs.expressions import Comparison, Either, Every, Expression, Given, Not, leaves
 from runs.where import DEEPEST, parse
 

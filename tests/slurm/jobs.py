@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runs.files import read_rows
+from core.files import read_rows
 from tests.conftest import ROOT
 from tests.slurm.cluster import Cluster
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runs.files import read_rows
+from core.files import read_rows
 from tests.conftest import ROOT
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import Job, attempts, environment, losses

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runs.files import read_rows
+from core.files import read_rows
 from tests.conftest import Door
 
 

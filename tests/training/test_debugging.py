@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from core.files import read_rows
 from runs.console import START
-from runs.files import read_rows
 from tests.conftest import Door
 
 NAN_AT_STEP_3 = """

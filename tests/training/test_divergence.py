@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import parse_command_line
+from core.files import read_rows
 from data.stream import position_of, skip
 from runs import RunFolder
-from runs.files import read_rows
 from tests.config.problems import problems
 from tests.conftest import Door
 from tests.training.test_exact_resume import final, same, trace

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from runs.files import read_rows
+from core.files import read_rows
 from tests.conftest import Door
 
 LAPTOP = ("--recipe", "laptop")

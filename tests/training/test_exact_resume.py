@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from runs.files import read_rows
+from core.files import read_rows
 from tests.conftest import ROOT, Door
 
 FLAGS = (  # 60 steps cross two epochs of 25 batches

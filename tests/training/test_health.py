@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runs.files import read_rows
+from core.files import read_rows
 from training.alarms import KINDS, Facts, turning_points
 from training.health import GONE, Health
 from training.history import MOST_POINTS, MOST_VALIDATIONS, RECENT, History

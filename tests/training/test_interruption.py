@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from core.files import append_row, read_rows
 from launch.prepare import prepare
 from launch.trace import first_difference
 from runs import RunFolder
-from runs.files import append_row, read_rows
 from runs.signals import GOES_ON, Listener
 from tests.conftest import ROOT, Door
 from tests.slurm.jobs import attempts, losses
@@ -46,14 +46,14 @@ AT_BATCH_5 = """
     Recorder.on_train_batch_start = told_at_batch_5
 """
 WHILE_SAVING = """
-    import signal, runs.files
-    write = runs.files.write_atomically
+    import signal, core.files
+    write = core.files.write_atomically
     def told_while_writing(path, content):
         if path.name == "step_00000004.ckpt":
             os.kill(os.getpid(), signal.SIGUSR1)
             os.kill(os.getpid(), signal.SIGTERM)
         write(path, content)
-    runs.files.write_atomically = told_while_writing
+    core.files.write_atomically = told_while_writing
 """
 IN_VALIDATION = """
     import signal

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from runs.files import read_rows
+from core.files import read_rows
 from tests.conftest import ROOT
 
 OLD = Path(__file__).parent / "old_runs"

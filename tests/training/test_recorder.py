@@ -12,11 +12,11 @@ import pytest
 from torch.utils.data import Dataset
 
 from config import parse_command_line
+from core.files import append_row, read_rows
 from data.module import StreamLoader
 from data.stream import BatchStream
 from models import build_model
 from models.energy_language_model import EnergyLanguageModel
-from runs.files import append_row, read_rows
 from runs.metrics import PLACE, describe
 from runs.reading import Run
 from tests.conftest import Door

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runs.files import read_rows
+from core.files import read_rows
 from tests.conftest import Door
 from tests.training.test_debugging import UNUSED_LAYER
 from training.checkpoints import read_checkpoint

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import RunConfig, parse_command_line
-from runs.files import read_rows
+from core.files import read_rows
 from runs.reading import Run
 from training import usage
 from training.usage import Processes, Usage, allowances, gpu_sample, live_tensors

@@ -17,9 +17,9 @@ import torch
 import training.wandb_run
 from config import SettingsError, parse_command_line
 from config.record import to_dict
+from core.files import append_row, read_rows, write_json
 from launch.prepare import prepare
 from runs import RunFolder
-from runs.files import append_row, read_rows, write_json
 from runs.reading import Run
 from runs.signals import GOES_ON
 from runs.wandb_page import pieces_of

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from core.text import shown
+
 from .errors import UserError
-from .flags import shown
 from .notify import hide
 
 
