@@ -9,27 +9,49 @@ from pathlib import Path
 from typing import IO, Any
 
 
-def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write through a temporary name beside `path`, sync, rename."""
+def write_atomically(
+    path: Path, write: Callable[[IO[bytes]], object], sync: bool = True, mode: int | None = None
+) -> None:
+    """Write to a temporary name beside `path`, then rename.
+
+    sync: wait until it is on the disk; False for what can be written again. mode: permissions, the usual ones if None.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
             write(file)
-            file.flush()
-            os.fsync(file.fileno())
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    if sync:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in it are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
-def write_text(path: Path, text: str) -> None:
-    write_atomically(path, lambda file: file.write(text.encode()))
+def point(link: Path, target: str) -> None:
+    """Make `link` a symbolic link to `target`, also where it is one already."""
+    temporary = link.with_name(f".{link.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    os.replace(temporary, link)
+
+
+def write_text(path: Path, text: str, sync: bool = True) -> None:
+    write_atomically(path, lambda file: file.write(text.encode()), sync)
 
 
 def write_json(path: Path, value: Any) -> None:

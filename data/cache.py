@@ -23,6 +23,7 @@ from typing import IO
 
 import numpy as np
 
+from core.files import sync_folder, write_text
 from core.progress import notice
 from data.errors import DataError
 from data.sources.source import SPLITS
@@ -180,16 +181,16 @@ class Building:
                     "checksum": checksum(tokens),
                 }
             meta = {"tokenizer": tokenizer, "dtype": dtype.name, "splits": facts, "origin": origin}
-            replace_file(self.folder / "meta.json", json.dumps(meta, indent=1))
+            write_text(self.folder / "meta.json", json.dumps(meta, indent=1))
             self.folder.chmod(0o755)  # a cache may be shared, and temporary folders and files are private
-            _sync_folder(self.folder)
+            sync_folder(self.folder)
             target = self.cache.root / "tokens" / content
             target.parent.mkdir(exist_ok=True)
             self._rename(content, target)
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
             requests = self.cache.root / "requests"
             requests.mkdir(exist_ok=True)
-            replace_file(requests / self.request, content)
+            write_text(requests / self.request, content)
 
     def _rename(self, content: str, target: Path) -> None:
         while True:
@@ -228,25 +229,3 @@ def _map(path: Path, dtype: str) -> np.ndarray:
     if path.stat().st_size == 0:  # an empty file cannot be mapped
         return np.empty(0, dtype)
     return np.memmap(path, dtype, mode="r")
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file so that others see the old one or the new one, never a part."""
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=".", delete=False) as file:
-        try:
-            file.write(text)
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from data.cache import replace_file
+from core.files import write_text
 from data.module import DataModule
 from data.tokenizers import Tokenizer, keep_tokenizer, kept_tokenizer
 
@@ -18,7 +18,7 @@ def keep_data(data: DataModule, run: Path) -> None:
     splits = {name: {"documents": rows.num_documents, "tokens": len(rows.tokens)} for name, rows in data.rows.items()}
     record = {"fingerprint": data.fingerprint, "origin": data.origin, "splits": splits}
     record |= {"tokenizer": keep_tokenizer(data.tokenizer, run)}
-    replace_file(run / RECORD, json.dumps(record, indent=1) + "\n")
+    write_text(run / RECORD, json.dumps(record, indent=1) + "\n")
 
 
 def record_in(run: Path) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from config.cpus import own_cpus
+from core.files import write_text
 from core.progress import notice
-from data.cache import cache_errors, replace_file
+from data.cache import cache_errors
 from data.errors import DataError
 from data.hub import first_line, hub_is_reachable, refusal
 
@@ -147,7 +148,7 @@ def keep_tokenizer(tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
     if not isinstance(tokenizer, FastTokenizer):
         return record
     stored = tokenizer.backend.to_str()
-    replace_file(folder / KEPT, stored)
+    write_text(folder / KEPT, stored)
     ids = {"separator_id": tokenizer.separator_id, "pad_id": tokenizer.pad_id}
     return {**record, **ids, "checksum": _hash(stored.encode())}
 
@@ -203,7 +204,7 @@ def _build_bpe(name: str, documents: Iterable[str], cache_dir: Path | None) -> T
     if cache_dir:
         with cache_errors(cache_dir.parent):
             cache_dir.mkdir(parents=True, exist_ok=True)
-            replace_file(cache_dir / f"{fingerprint}.json", stored)
+            write_text(cache_dir / f"{fingerprint}.json", stored)
     return FastTokenizer(name, backend, fingerprint)
 
 

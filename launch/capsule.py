@@ -14,6 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from core.errors import UserError
+from core.files import write_atomically
 from runs.folder import run_of
 
 LARGEST = 50_000_000  # bytes of a file that git does not track; beyond that it is data, not code
@@ -89,12 +90,5 @@ def keep(content: bytes, executable: bool, store: Path) -> Path:
             return kept
     except OSError:
         kept.parent.mkdir(exist_ok=True)
-    temporary = kept.with_name(f".{kept.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        temporary.chmod(0o555 if executable else 0o444)
-        os.replace(temporary, kept)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_atomically(kept, lambda file: file.write(content), sync=False, mode=0o555 if executable else 0o444)
     return kept

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from core.files import point
+
 # Stands in a log wherever a process takes up a run, so that its attempts can be told apart.
 START = re.compile(r"== (?P<time>\S+) on (?P<host>\S+)(?: as job (?P<job>\S+))? ==")
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
@@ -85,10 +87,7 @@ def copy_output(path: Path, pointer: Path | None = None) -> None:
     sys.stdout = CopiedStream(sys.stdout, file)
     sys.stderr = CopiedStream(sys.stderr, file)
     if pointer is not None:
-        temporary = pointer.with_name(f".{pointer.name}.{os.getpid()}")
         try:
-            temporary.unlink(missing_ok=True)
-            temporary.symlink_to(os.path.relpath(path, pointer.parent))
-            os.replace(temporary, pointer)
+            point(pointer, os.path.relpath(path, pointer.parent))
         except OSError:
             print(f"could not point {pointer} at {path}", file=sys.stderr)

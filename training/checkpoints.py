@@ -8,7 +8,6 @@ It holds tensors and plain values only, so reading one never runs code.
 from __future__ import annotations
 
 import errno
-import os
 import pickle
 import random
 import shlex
@@ -25,7 +24,7 @@ from pytorch_lightning.plugins.io import CheckpointIO
 
 from config.settings import Checkpoint
 from core.errors import UserError
-from core.files import write_atomically
+from core.files import point, write_atomically
 from training.recorder import Recorder
 from training.stop import StopRun
 
@@ -72,14 +71,6 @@ def whole_checkpoints(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 def newest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     return next(whole_checkpoints(folder), None)
-
-
-def point(name: str, checkpoint: Path) -> None:
-    """Let `name`, beside the checkpoint, stand for it."""
-    temporary = checkpoint.with_name(f".{name}")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(checkpoint.name)
-    os.replace(temporary, checkpoint.with_name(name))
 
 
 class Watched:
@@ -288,9 +279,9 @@ class Checkpoints(pl.Callback):
         self.saved_at = time.monotonic()
         self.seconds = self.saved_at - began
         if trainer.is_global_zero:
-            point("last.ckpt", self.path(step))
+            point(self.folder / "last.ckpt", self.path(step).name)
             if self.best:
-                point("best.ckpt", self.path(self.best[0][1]))
+                point(self.folder / "best.ckpt", self.path(self.best[0][1]).name)
             self.prune()
 
     def explain(self, step: int, error: Exception) -> str:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from config.settings import Checkpoint, RunConfig
-from core.files import append_row
+from core.files import append_row, point
 from data.stream import skip
 from runs import RunFolder
-from training.checkpoints import AtomicCheckpointIO, point, whole_checkpoints
+from training.checkpoints import AtomicCheckpointIO, whole_checkpoints
 from training.guards import save_batch
 from training.optimizers import learning_rates
 from training.recorder import MetricsFile
@@ -253,7 +253,7 @@ def roll_back(folder: RunFolder, divergence: Divergence, settings: Checkpoint) -
         weights["step_size"] *= settings.divergence_step_size_factor ** (tries - tries_then)
         told[-1] += f"; the step size is now {float(weights['step_size']):.4g}"
     AtomicCheckpointIO().save_checkpoint(checkpoint, path)
-    point("last.ckpt", path)
+    point(path.with_name("last.ckpt"), path.name)
     for later in folder.checkpoints.glob("step_*.ckpt"):
         if later.name > path.name:
             later.unlink()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 
+from core.files import write_text
 from runs.reading import BEAT
 from training.recorder import Recorder
 
@@ -69,9 +70,5 @@ class Heartbeat(pl.Callback):
         row["train_loss"] = recorder.last_loss
         row["valid_loss"] = recorder.results.get("valid", {}).get("loss", math.nan)
         known = {name: value for name, value in row.items() if not (isinstance(value, float) and math.isnan(value))}
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
-        try:
-            temporary.write_text(json.dumps(known) + "\n")
-            os.replace(temporary, self.path)
-        except OSError:
-            pass
+        with suppress(OSError):
+            write_text(self.path, json.dumps(known) + "\n", sync=False)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError
-from core.files import write_atomically
+from core.files import write_atomically, write_text
 from core.text import shown
 from runs.index import Record, load
 from runs.pages.curves import curves_of, read_columns
@@ -127,7 +127,7 @@ class Site:
         write_if_changed(self.data / f"{run.run_id}.js", details)
         page = template("run.html", base="", title=run.name, file=file)
         write_if_changed(self.pages / f"{run.run_id}.html", page)
-        replace(self.data / f"{run.run_id}.json", json.dumps({"stamps": stamps, "row": row}))
+        write_text(self.data / f"{run.run_id}.json", json.dumps({"stamps": stamps, "row": row}), sync=False)
         return row, True
 
     def words_about(self, run: Run) -> Summary | None:
@@ -243,11 +243,4 @@ def write_if_changed(path: Path, text: str) -> None:
             return
     except OSError:
         pass
-    replace(path, text)
-
-
-def replace(path: Path, text: str) -> None:
-    """Write through another name; not synced, since a page can be written again."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(text.encode(errors="replace"))
-    os.replace(temporary, path)
+    write_atomically(path, lambda file: file.write(content), sync=False)  # it can be written again
