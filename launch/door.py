@@ -19,13 +19,14 @@ from typing import Any
 
 from config import RunConfig
 from core.commands import CommandParser
+from core.environment import clean_environment
 from core.errors import UserError
 from core.text import shown
 from launch.chain import AFTER_HELP, IF_HELP, read_after
 from launch.cluster import CLUSTERS, SLURM_HELP, USUAL, choose_cluster, header_for, header_word
 from launch.execute import DRY, Order, checked, keep_plain_copy, logs_flag, make_capsule, print_start, script_path
 from launch.script import options_of
-from launch.submit import Submission, clean_environment, complaint
+from launch.submit import Submission, complaint
 
 LONGEST = 5_000_000  # minutes: submitit's own limit for a job on this machine, which it must never reach
 USAGE = """\

@@ -17,6 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
+from core.environment import clean_environment
 from core.errors import UserError
 from launch.execute import ROOT
 from launch.finding import Finding, judged
@@ -24,7 +25,7 @@ from launch.machine import memory_and_files, network, port
 from launch.rehearse import active_environment
 from launch.script import Header, commands_of, options_of, read_text, slurm_quoted
 from launch.slurm import GONE, ask
-from launch.submit import clean_environment, complaint
+from launch.submit import complaint
 from runs.causes import ask_slurm, seconds
 from runs.lock import Lock
 from runs.notice import kill_wait, settings

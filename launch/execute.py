@@ -15,6 +15,7 @@ from typing import Any, Self
 from config import RunConfig, parse_command_line
 from config.flags import FLAGS
 from config.record import values_of
+from core.environment import clean_environment
 from core.errors import UserError
 from core.files import write_json, write_text
 from core.text import shown
@@ -24,7 +25,7 @@ from launch.prepare import note_start, read_job
 from launch.rehearse import active_environment, rehearse
 from launch.resources import as_options, check_placement, read_resources
 from launch.script import HEADERS, Header, check_syntax, job_script, options_of, read_header, read_text
-from launch.submit import Submission, check_with_slurm, clean_environment, need_slurm
+from launch.submit import Submission, check_with_slurm, need_slurm
 from runs import RunFolder
 from runs.attempts import Attempt
 from runs.causes import REFUSED

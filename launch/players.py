@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from core.environment import clean_environment
 from core.errors import UserError
 from core.notify import VARIABLE
 from launch.execute import ROOT
@@ -21,7 +22,7 @@ from launch.prepare import prepare
 from launch.rehearse import active_environment
 from launch.script import Header, commands_of, read_text, slurm_quoted
 from launch.slurm import GONE, ask
-from launch.submit import clean_environment, complaint
+from launch.submit import complaint
 from runs.reading import Run
 
 READY = "ready_for_the_drill"  # the file by which training/rehearsal.py says that it waits for a signal

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from config.flags import SettingsError
 from core.commands import CommandParser
+from core.environment import clean_environment
 from core.errors import UserError
 from core.files import write_json
 from core.text import shown
@@ -31,7 +32,6 @@ from launch.cluster import USUAL
 from launch.execute import ROOT, Order, checked, make_capsule
 from launch.queue_worker import OPEN, jobs, locked, work, worker
 from launch.slurm import duration
-from launch.submit import clean_environment
 
 PATIENCE = 60.0  # seconds that a run may take to save its state
 WIDTH = 120  # of the table where the screen is not known

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from core.environment import clean_environment
 from core.files import write_json
 from launch.execute import ROOT
-from launch.submit import clean_environment
 from runs.lock import Lock, as_record, is_alive
 from runs.reading import Run
 from runs.signals import GOES_ON

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from core.environment import clean_environment
 from core.text import shown
-from launch.submit import clean_environment
 from runs.causes import REFUSED
 from runs.reading import KILLED, START_UP, Run, seconds_of
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 import re
 import shlex
 import shutil
@@ -16,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from core.environment import clean_environment
 from core.errors import UserError
 from core.files import write_json
 from core.text import shown
@@ -31,23 +31,6 @@ TRIAL = ("--parsable", "--begin=now+10minutes", "--mail-type=NONE")
 IMPOSSIBLE = ("BadConstraints", "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit")
 YEAR = 365 * 86400
 FAILED = "Batch job submission failed: "
-# What says where Slurm is; every other SLURM_ variable is of the job that this is called from.
-SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
-# These would win over the script's own lines and part the job from its run folder.
-OWN = ("JOB_NAME", "OUTPUT", "ERROR", "ARRAY_INX", "WAIT")
-PROCESSES = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-RUN = ("EBT_RUN_DIR", "EBT_JOB_RUN_DIR", "EBT_STEP_OF", "EBT_RANDOM_SEED", "EBT_LINEAGE", "EBT_HEADERS")
-
-
-def clean_environment() -> dict[str, str]:
-    """This process's environment without what belongs to the job or the run it may itself be in."""
-
-    def foreign(name: str) -> bool:
-        if name in PROCESSES or name in RUN or name in [f"SBATCH_{option}" for option in OWN]:
-            return True
-        return name.startswith(("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")) and name not in SLURM
-
-    return {name: value for name, value in os.environ.items() if not foreign(name)}
 
 
 def need_slurm(instead: str = "leave HEADER out to run here and now") -> None:
