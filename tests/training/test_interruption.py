@@ -48,11 +48,11 @@ AT_BATCH_5 = """
 WHILE_SAVING = """
     import signal, core.files
     write = core.files.write_atomically
-    def told_while_writing(path, content):
+    def told_while_writing(path, content, *more):
         if path.name == "step_00000004.ckpt":
             os.kill(os.getpid(), signal.SIGUSR1)
             os.kill(os.getpid(), signal.SIGTERM)
-        write(path, content)
+        write(path, content, *more)
     core.files.write_atomically = told_while_writing
 """
 IN_VALIDATION = """

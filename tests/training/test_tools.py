@@ -168,7 +168,7 @@ def test_the_suggested_rate_beats_a_tenth_and_ten_times_of_it(corpus: Path, tmp_
     ("tool", "title"), [("--find_lr", "Learning rate range"), ("--find_batch_size", "Trying batch")]
 )
 def test_a_long_search_shows_how_far_it_is(door: Door, tool: str, title: str) -> None:
-    often = "import core.progress\ndata.progress.LINE_EVERY_SECONDS = 0.01"
+    often = "import core.progress\ncore.progress.LINE_EVERY_SECONDS = 0.01"
     lines = [line for line in door.with_fault(often, tool).splitlines() if line.startswith(title)]
     assert len(lines) > 3 and all(re.search(r"/s(, \d+:\d\d left)?$", line) for line in lines)
     assert lines[-1].endswith(" left")
