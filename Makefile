@@ -17,7 +17,7 @@ setup: .venv/installed  ## make .venv and install what is pinned in setup.cfg; i
 		{ echo "$(PYTHON) is older than 3.11: call make with PYTHON=python3.11 or newer."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[test]'
 	@touch $@
 
 # Installing into another checkout's environment would wire that checkout to this folder.

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from config import parse_command_line
+from core.commands import CommandParser
 from core.notify import hide
 from inference.commands import parse
 from tests.conftest import ROOT, Door
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"(?:^|(?<=`))python (?:train_model\.py|-m inference)(?: [^`\n]*)?(?=`|$)", re.MULTILINE)
+MANAGING = re.compile(r"(?:^|(?<=`))python -m (?:runs|launch) [^`\n]*(?=`|$)", re.MULTILINE)
 RUN = {  # command -> words that its output has
     "python train_model.py --no_wandb": ("bigram counts", "run folder", "index.html"),
     "python train_model.py --print_config": ("--max_steps", "command line"),
@@ -50,7 +55,7 @@ def test_commands_are_found() -> None:
         "python train_model.py --plan",
         "python train_model.py",
     ]
-    assert len(commands(ROOT / "README.md")) > 20
+    assert len(commands(ROOT / "docs" / "commands.md")) > 20
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(command for page in PAGES for command in commands(page)))
@@ -70,9 +75,46 @@ def test_every_command_parses(
         parse_command_line(hide(words(command)))
 
 
+class Parsed(Exception):
+    """Raised where a command has read its words and would begin."""
+
+
+@pytest.mark.parametrize(
+    "command", dict.fromkeys(command for page in PAGES for command in MANAGING.findall(page.read_text()))
+)
+def test_every_command_of_runs_and_launch_parses(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outermost: list[bool] = []
+
+    def parse_only(read: Callable[..., Any]) -> Callable[..., Any]:
+        def parse(*arguments: Any, **options: Any) -> Any:
+            outermost.append(not outermost)  # argparse's methods call each other
+            result = read(*arguments, **options)
+            if outermost.pop():
+                raise Parsed(result[1] if isinstance(result, tuple) else [])
+            return result
+
+        return parse
+
+    for name in ("parse_args", "parse_intermixed_args", "parse_known_args"):
+        monkeypatch.setattr(CommandParser, name, parse_only(getattr(CommandParser, name)))
+    monkeypatch.setenv("EBT_NOTIFY", "")
+    typed = command.split(" #")[0].split(" > ")[0]
+    room, *argv = shlex.split(typed)[2:]
+    door = importlib.import_module(f"{room}.__main__")
+    if len(argv) == 1:  # the name of a command in a sentence, or the list of them
+        assert argv[0] in (*door.COMMANDS, "--help")
+        return
+    with pytest.raises((Parsed, SystemExit)) as ended:
+        raise AssertionError(f"{command}: {door.main(argv)} {capsys.readouterr().err}")
+    if isinstance(ended.value, Parsed):
+        parse_command_line(ended.value.args[0])
+
+
 @pytest.mark.parametrize("command", RUN)
-def test_a_command_of_the_readme_runs(command: str, door: Door) -> None:
-    assert command in commands(ROOT / "README.md")
+def test_a_command_of_the_pages_runs(command: str, door: Door) -> None:
+    assert any(command in commands(page) for page in PAGES)
     output = door(*words(command))
     for expected in RUN[command]:
         assert expected in output
