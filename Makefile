@@ -4,7 +4,7 @@ BIN := .venv/bin
 OWN := it is left as it is. For one of this folder's own: make clean setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint bench slurm-up slurm-down clean own
+.PHONY: help setup train test golden lint bench slurm-up slurm-down clean own
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ train: setup  ## train an EBT, then its Transformer++, on text that Python carri
 
 test: setup  ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+golden: setup  ## compare short runs with what is recorded in tests/golden, bit for bit; flags in ARGS="residual s1"
+	$(BIN)/python -m tests.golden.record --check $(ARGS)
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.descent import Rule, Step
-from models.energy_language_model import EnergyLanguageModel
 from models.energy_transformer import EnergyTransformer, gated, modulate
+from models.language import EnergyLM
 from models.layers.rope import rotate
+from models.spaces import UpdateRule
+from models.walk import Step
 
 
 def rms_norm(layer: Any, x: Tensor) -> Tensor:
@@ -84,13 +85,14 @@ def walk(
     tokens_BS: Tensor,
     start_BSV: Tensor,
     steps: list[Step],
-    rule: Rule,
+    rule: UpdateRule,
     create_graph: bool = True,
+    detach: bool = False,
 ) -> list[Tensor]:
     """The predictions after each step, [B, S, V] each; create_graph: with what a loss needs to reach the parameters."""
     y_BSV, predictions = start_BSV, []
     for step in steps:
-        y_BSV = y_BSV.detach() if rule.detach or not create_graph else y_BSV
+        y_BSV = y_BSV.detach() if detach or not create_graph else y_BSV
         y_BSV = y_BSV if y_BSV.requires_grad else y_BSV.requires_grad_()
         if not isinstance(step.noise, float) or step.noise > 0:
             y_BSV = y_BSV + step.noise * torch.randn_like(y_BSV)
@@ -103,7 +105,7 @@ def walk(
     return predictions
 
 
-def training_loss(model: EnergyLanguageModel, rows_BS: Tensor) -> Tensor:
+def training_loss(model: EnergyLM, rows_BS: Tensor) -> Tensor:
     """The loss of a batch [B, S+1], drawing what is random in the order of the model's own training step."""
     shape = model.network.shape
     assert (
@@ -113,14 +115,14 @@ def training_loss(model: EnergyLanguageModel, rows_BS: Tensor) -> Tensor:
         and shape.separator_id is None
         and model.replay is None
     )
-    assert not model.thinking.contrastive_coefficient and model.thinking.start == "random_noise"
+    assert not model.walk_settings.contrastive_coefficient and model.walk_settings.start == "random_noise"
     tokens_BS, targets_BS = rows_BS[:, :-1], rows_BS[:, 1:]
     like = model.network.head.weight
     steps = model.training_steps(*tokens_BS.shape)
     start_BSV = torch.randn(*tokens_BS.shape, shape.vocab_size, dtype=like.dtype, device=like.device)
-    start_BSV = start_BSV * model.thinking.noise_scale
-    predictions = walk(model.network, tokens_BS, start_BSV, steps, model.thinking.rule)
-    last_only = model.thinking.last_step_only or model.thinking.truncate
+    start_BSV = start_BSV * model.walk_settings.noise_scale
+    predictions = walk(model.network, tokens_BS, start_BSV, steps, model.space.rule, detach=model.walk_settings.detach)
+    last_only = model.walk_settings.last_step_only or model.walk_settings.truncate
     wanted = predictions[-1:] if last_only else predictions
     targets = targets_BS.flatten()
     losses = [F.cross_entropy(y_BSV.flatten(0, 1), targets, ignore_index=model.pad_id) for y_BSV in wanted]

@@ -31,11 +31,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import concatenated
 from benchmarks.sheet import Sheet
 from config import parse_command_line
-from core.progress import notice
-from models import LanguageModel, build_model
-from models.energy_language_model import EnergyLanguageModel
+from core.progress import print_note
+from models import build_model
+from models.language import EnergyLM, LanguageModel
 from training.cost import step_cost
-from training.trainer import keep_freed_memory
+from training.trainer import configure_malloc
 
 ROOT = Path(__file__).resolve().parent.parent
 # As published, with a number of steps that is not drawn, and without old rows, which make every form slower alike.
@@ -71,13 +71,13 @@ class Point:
         size = f"--model_size {self.size} --context_length {self.context} --no-isolate_documents"
         return build_model(parse_command_line(f"{size} {flags}".split()), self.vocabulary, 0, -1)
 
-    def ebt(self, steps: int | None = None) -> EnergyLanguageModel:
+    def ebt(self, steps: int | None = None) -> EnergyLM:
         """S1 has a landscape for each step, and S2 one for all."""
         steps = steps or self.steps
         repeats = f"--randomize_mcmc_num_steps {steps - 1} --randomize_mcmc_num_steps_min {steps if steps > 1 else 0}"
         count = repeats if self.recipe == "S2" else f"--mcmc_num_steps {steps}"
         model = self.build(f"--model_name ebt {RECIPES[self.recipe]} {count}")
-        assert isinstance(model, EnergyLanguageModel)
+        assert isinstance(model, EnergyLM)
         return model
 
     def baseline(self) -> LanguageModel:
@@ -131,9 +131,9 @@ def run(full: bool) -> list[Sheet]:
     for number, (point, forms) in enumerate(points.items()):
         minutes = (time.monotonic() - begin) / 60
         left = f", about {minutes / number * (len(points) - number):.0f} min left" if number else ""
-        notice(f"energy {number + 1}/{len(points)}: {', '.join(point.label)}{left}")
+        print_note(f"energy {number + 1}/{len(points)}: {', '.join(point.label)}{left}")
         found.append(measure(point, forms, budget))
-    notice("energy: growth with the number of steps")
+    print_note("energy: growth with the number of steps")
     growth = worker({"task": "growth", "point": asdict(FIRST), "budget": budget})
     return [times_sheet([*points], found), cost_sheet([*points], found), growth_sheet(growth)]
 
@@ -157,7 +157,7 @@ def worker(job: dict[str, Any], **environment: str) -> dict[str, Any]:
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message; perhaps out of memory"])[-1]
-        notice(f"  no {job['task']}: exit status {done.returncode}: {last}")
+        print_note(f"  no {job['task']}: exit status {done.returncode}: {last}")
         return {}
     *_, result = done.stdout.splitlines()
     return json.loads(result)
@@ -167,7 +167,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     """What the fresh process does."""
     point = Point(**job["point"])
     if job["task"] != "memory":
-        keep_freed_memory()
+        configure_malloc()
     if job["task"] == "growth":
         return growth_times(point, job["budget"])
     ebt, baseline = point.ebt(), point.baseline()
@@ -195,7 +195,7 @@ def train(loss_of: Callable[[Any, torch.Tensor], torch.Tensor], model: LanguageM
 
 
 def steps_of(
-    forms: str, ebt: EnergyLanguageModel, baseline: LanguageModel, rows: torch.Tensor
+    forms: str, ebt: EnergyLM, baseline: LanguageModel, rows: torch.Tensor
 ) -> tuple[dict[str, Callable[[], None]], dict[str, float]]:
     """The wanted forms that work, on the same weights and rows; and how long the first step of the compiled took."""
     steps: dict[str, Callable[[], None]] = {}
@@ -250,7 +250,7 @@ def status(name: str) -> int:
     return 1024 * int(found[1])
 
 
-def concatenated_flops(model: EnergyLanguageModel, point: Point) -> int:
+def concatenated_flops(model: EnergyLM, point: Point) -> int:
     """As `training/cost.py` counts: on tensors without memory."""
     shadow = copy.deepcopy(model).to("meta")
     with FlopCounterMode(display=False) as counter:

@@ -16,11 +16,11 @@ from benchmarks import concatenated
 from benchmarks.sheet import Sheet
 from config import parse_command_line
 from config.settings import Inference
-from core.progress import notice
+from core.progress import print_note
 from inference.decoder import Decoder, make_decoder
-from inference.thinking import make_plan
-from models import LanguageModel, build_model
-from models.energy_language_model import EnergyLanguageModel
+from inference.thinking import plan_from_flags
+from models import build_model
+from models.language import EnergyLM, LanguageModel
 
 ROWS, VOCABULARY, SIZE, STEPS = 4, 8192, "xxs", 2
 LENGTHS = (64, 256, 1024)
@@ -39,9 +39,9 @@ def built(length: int, name: str, flags: str = "") -> LanguageModel:
     return build_model(parse_command_line(size.split()), VOCABULARY, 0, -1).eval().requires_grad_(False)
 
 
-def ebt(length: int) -> EnergyLanguageModel:
+def ebt(length: int) -> EnergyLM:
     model = built(length, "ebt", f"--recipe laptop --mcmc_num_steps {STEPS} --mcmc_step_size 0.1")
-    assert isinstance(model, EnergyLanguageModel)
+    assert isinstance(model, EnergyLM)
     return model
 
 
@@ -50,18 +50,18 @@ def texts(length: int) -> Tensor:
 
 
 def decoder_of(model: LanguageModel, length: int, settings: Inference) -> Decoder:
-    return make_decoder(model, make_plan(model, settings), texts(length).tolist(), 100)
+    return make_decoder(model, plan_from_flags(model, settings), texts(length).tolist(), 100)
 
 
 def next_token(decoder: Decoder) -> None:
     decoder.append(decoder.predict().logits.argmax(-1))
 
 
-def recompute(model: EnergyLanguageModel, tokens_BS: Tensor) -> Tensor:
+def recompute(model: EnergyLM, tokens_BS: Tensor) -> Tensor:
     """The next token as published code finds it: both streams of the whole prefix, at every step. -> [B]"""
     start_BSV = model.start(tokens_BS, fixed=True)
     steps = model.evaluation_steps()
-    last = concatenated.walk(model.network, tokens_BS, start_BSV, steps, model.thinking.rule, create_graph=False)[-1]
+    last = concatenated.walk(model.network, tokens_BS, start_BSV, steps, model.space.rule, create_graph=False)[-1]
     return last[:, -1].argmax(-1)
 
 
@@ -90,7 +90,7 @@ def against_recomputing() -> Sheet:
     """Per token, at several lengths: recomputed, cached, and the Transformer++ with a cache of its own."""
     rows = []
     for length in LENGTHS:
-        notice(f"inference: {length} tokens of context")
+        print_note(f"inference: {length} tokens of context")
         model, plain = ebt(length), built(length, "baseline_transformer")
         cached, other = decoder_of(model, length, Inference()), decoder_of(plain, length, Inference())
         found = best(
@@ -125,7 +125,7 @@ def against_recomputing() -> Sheet:
 
 def growth() -> Sheet:
     """Per token by steps and by candidates, against one step and one candidate."""
-    notice("inference: growth with steps and candidates")
+    print_note("inference: growth with steps and candidates")
     length = LENGTHS[1]
     model = ebt(length)
     asked = {f"{steps} steps": Inference(infer_ebt_num_steps=steps) for steps in (1, 2, 4, 8, 16)} | {

@@ -20,9 +20,11 @@ from statistics import mean, stdev
 
 from benchmarks.sheet import Sheet
 from config import parse_command_line
-from config.cpus import own_cpus
-from core.progress import notice
-from models import LanguageModel, build_model
+from config.settings import Transformer
+from core.cpus import own_cpus
+from core.progress import print_note
+from models import build_model
+from models.language import LanguageModel
 from training.cost import batch_costs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,7 +77,7 @@ def run(arms: Sequence[Arm] = ARMS, seeds: Sequence[int] = SEEDS, steps: int = S
         losses: dict[Arm, list[float]] = {arm: [] for arm in arms}
         for number, ((arm, seed), job) in enumerate(jobs.items(), 1):
             losses[arm].append(job.result())
-            notice(f"learning {number}/{len(jobs)}: {arm.group}: {arm.name}, seed {seed}: {losses[arm][-1]:.4f}")
+            print_note(f"learning {number}/{len(jobs)}: {arm.group}: {arm.name}, seed {seed}: {losses[arm][-1]:.4f}")
     rows = []
     for arm in arms:
         found, total = losses[arm], counts[arm] * flops[arm.group, arm.name]
@@ -93,7 +95,7 @@ def run(arms: Sequence[Arm] = ARMS, seeds: Sequence[int] = SEEDS, steps: int = S
 def model_of(flags: str) -> tuple[LanguageModel, int, int]:
     config = parse_command_line(flags.split())
     model = build_model(config, VOCABULARY, VOCABULARY - 2, VOCABULARY - 1)
-    return model, config.trainer.batch_size_per_device, config.architecture.context_length
+    return model, config.trainer.batch_size_per_device, config[Transformer].context_length
 
 
 def step_flops(flags: str) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.sheet import Sheet
 from config import parse_command_line
+from config.settings import Transformer
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPS = (0, 1, 2, 4)
@@ -22,7 +23,7 @@ ROUNDS = 2
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
 POLICIES: dict[str, dict[str, str]] = {
     "libgomp's own": {"GOMP_SPINCOUNT": "300000"},  # what it takes where nothing is set
-    "ours": {},  # where a person has set nothing, training/waiting.py chooses
+    "ours": {},  # where a person has set nothing, runs/threads.py chooses
     "passive": {"OMP_WAIT_POLICY": "passive"},
     "one thread": {"OMP_NUM_THREADS": "1"},
 }
@@ -101,14 +102,14 @@ def work_when_asked() -> None:
     from torch import nn
 
     from models import build_model
+    from runs.threads import watch_shared_cores
     from training.optimizers import build_optimizer
-    from training.waiting import watch_neighbours
 
-    watch_neighbours()
+    watch_shared_cores()
     torch.manual_seed(0)
     torch.set_flush_denormal(True)
     config = parse_command_line([])
-    rows, length = config.trainer.batch_size_per_device, config.architecture.context_length
+    rows, length = config.trainer.batch_size_per_device, config[Transformer].context_length
     model = build_model(config, 258, 256, 257)
     optimizer = build_optimizer(model, config.optimizer, rows)
     batch = {"input_ids": torch.randint(0, 256, (rows, length + 1))}

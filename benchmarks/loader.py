@@ -10,23 +10,25 @@ from typing import Any
 
 import psutil
 
-from config.settings import RunConfig
+from config import parse_command_line
+from config.settings import RunConfig, Text, Transformer
+from data.inspect import MEGABYTE, measure_loader, private_memory
+from data.language.build import packed_data
+from data.language.store import TokenStore, open_store
 from data.module import DataModule
-from data.store import TokenStore, open_store
-from data.watch import MEGABYTE, own_memory, watch
 
 EPOCHS = 20
 
 
 def run() -> list[dict[str, Any]]:
     """Rows of name, value, unit and note."""
-    config = RunConfig()
-    store = open_store(config.data)
+    config = parse_command_line([])
+    store = open_store(config[Text])
     return [*rates(config, store), *memory_over_epochs(config, store), *start_times(config, store)]
 
 
 def build(config: RunConfig, store: TokenStore, num_workers: int, max_steps: int) -> DataModule:
-    return DataModule(
+    return packed_data(
         replace(
             config,
             data=replace(config.data, num_workers=num_workers),
@@ -42,9 +44,9 @@ def rates(config: RunConfig, store: TokenStore) -> list[dict[str, Any]]:
     for _ in range(3):
         for number, seen in found.items():
             data = build(config, store, number, max_steps=1_000_000)
-            rate = watch(data.train_dataloader(), seconds=1.5, looks=0).rate
-            seen.append(rate * data.batch_size * data.context_length)
-    note = f"median of 3; rows of {config.architecture.context_length}, {config.trainer.batch_size_per_device} a batch"
+            rate = measure_loader(data.train_dataloader(), seconds=1.5, samples=0).rate
+            seen.append(rate * data.batch_size * config[Transformer].context_length)
+    note = f"median of 3; rows of {config[Transformer].context_length}, {config.trainer.batch_size_per_device} a batch"
     return [row(f"loader, --num_workers {number}", median(seen), "tokens/s", note) for number, seen in found.items()]
 
 
@@ -57,7 +59,7 @@ def memory_over_epochs(config: RunConfig, store: TokenStore) -> list[dict[str, A
         for _ in islice(batches, per_epoch):
             pass
         processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-        held.append(own_memory(processes) / MEGABYTE)
+        held.append(private_memory(processes) / MEGABYTE)
     note = "this process and 2 loader processes, without mapped files"
     return [
         row("memory after epoch 1", held[0], "MB", note),

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from config import parse_command_line
+from config.settings import Transformer
 from models import build_model
 from training.cost import step_cost
 from training.optimizers import build_optimizer
@@ -28,7 +29,7 @@ def run() -> list[dict[str, Any]]:
 def utilisation(name: str, flags: list[str], batch_size: int) -> list[dict[str, Any]]:
     """Steps and matrix products take turns, so that a busy moment hits both; the best of each counts."""
     config = parse_command_line([*flags, "--batch_size_per_device", str(batch_size)])
-    length = config.architecture.context_length
+    length = config[Transformer].context_length
     model = build_model(config, 258, 256, 257)
     flops = step_cost(model, batch_size, length).flops
     optimizer = build_optimizer(model, config.optimizer, batch_size)

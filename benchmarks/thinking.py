@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.sheet import Sheet
-from core.progress import notice
+from core.progress import print_note
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = (
@@ -27,11 +27,11 @@ PICTURE = Path("logs/think_curve.png")
 
 def run(recipe: tuple[str, ...] = RECIPE, curve: tuple[str, ...] = ("--steps", "10")) -> list[Sheet]:
     with tempfile.TemporaryDirectory() as logs:
-        notice(f"thinking: training an EBT with {' '.join(recipe)}, and its Transformer++")
+        print_note(f"thinking: training an EBT with {' '.join(recipe)}, and its Transformer++")
         call(
             "train_model.py", "--no_wandb", "--compare_baseline", "--run_name", "thinking", "--logs_dir", logs, *recipe
         )
-        notice("thinking: the curve")
+        print_note("thinking: the curve")
         call(
             "-m",
             "inference",

@@ -1,15 +1,16 @@
-"""`python -m config` lists every flag, a line each: group, flag, type, default. The tests keep this list."""
+"""`python -m config` lists every flag: group, flag, type, default and what it affects. The tests keep this list."""
 
 from __future__ import annotations
 
-from .flags import FLAGS, SIZED
+from .settings import SIZE_TABLE_FLAGS, all_flags
 
 
 def flag_list() -> str:
-    """The list, ordered as in settings.py."""
+    """The list, group by group."""
     return "".join(
-        f"{flag.group} {flag.name} {flag.annotation} {'by size' if flag.name in SIZED else repr(flag.default)}\n"
-        for flag in FLAGS.values()
+        f"{flag.group} {flag.name} {flag.annotation} {default} {flag.affects}\n"
+        for flag in all_flags().values()
+        for default in ("by size" if flag.name in SIZE_TABLE_FLAGS else repr(flag.default),)
     )
 
 

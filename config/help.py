@@ -6,20 +6,22 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from core.text import listing, shown
+from core.text import format_value, join_words
 
-from .flags import FLAGS, SECTIONS, SIZED, Flag, SettingsError, limits
+from .flags import Flag, SettingsError, range_text
 from .names import unknown
-from .recipes import RECIPES
+from .settings import SIZE_TABLE_FLAGS, FlagSet, all_flags, all_tasks, task_flags
 
 USAGE = """\
 python train_model.py                                train the default model
 python train_model.py --debug_dataloader --no_wandb  look at the data only
 python train_model.py --help GROUP                   one group in detail
-python train_model.py --help --FLAG                  one flag, and what it needs"""
+python train_model.py --help --FLAG                  one flag, and what it needs
+python train_model.py --task NAME --help             the flags of another task
+python train_model.py --help all                     the flags of every task"""
 CLOSING = """\
 [in brackets: the default]  {in braces: the choices}
 A switch --x is turned off with --no-x, and --no_x with --x."""
@@ -28,8 +30,8 @@ NARROW = 70  # columns below which the help of a flag goes under it
 FEW = 8  # flags that need another: so many are listed
 
 
-def asked_for_help(argv: Sequence[str]) -> str | None:
-    """The group or flag after --help or -h, "" for all of them, None when nobody asked."""
+def help_topic(argv: Sequence[str]) -> str | None:
+    """The group or flag after --help or -h, "" for all of the task, None without --help."""
     for word, following in zip(argv, [*argv[1:], ""], strict=False):
         if word in ("-h", "--help"):
             return "" if following.startswith("-") and not following.startswith("--") else following.partition("=")[0]
@@ -46,45 +48,55 @@ def show(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def help_text(
-    subject: str = "",
-    sections: Mapping[str, type] = SECTIONS,
-    known: Mapping[str, Flag] = FLAGS,
-    usage: str = USAGE,
-) -> str:
+def help_text(topic: str, flags: FlagSet, usage: str = USAGE) -> str:
     """All groups, a line a flag; or one group, or one flag, with ranges and needs. A bare word is a group first."""
-    section = subject.lower()
+    section = topic.lower()
     width = max(40, shutil.get_terminal_size().columns)
-    if section and section not in sections:
-        return "\n".join([*flag_lines(find_flag(subject, sections, known), known, width), "", *closing(width)])
-    flags = [flag for flag in known.values() if section in ("", flag.group)]
-    column = min(4 + max(len(heading(flag)) for flag in flags), width if width > WIDE else 36)
+    if section and section not in flags.sections:
+        return "\n".join([*flag_lines(find_flag(topic, flags), flags, width), "", *closing(width)])
+    listed = [flag for flag in flags.flags.values() if section in ("", flag.group)]
+    column = min(4 + max(len(heading(flag)) for flag in listed), width if width > WIDE else 36)
     lines = [] if section else [part for line in usage.splitlines() for part in wrapped(line, width, "", "    ")]
-    for name in [section] if section else sections:
-        lines += ["", *wrapped(f"{name.upper()}  {sections[name].__doc__}", width)]
-        for flag in flags:
+    for name in [section] if section else flags.sections:
+        lines += ["", *wrapped(f"{name.upper()}  {flags.sections[name].__doc__}", width)]
+        for flag in listed:
             if flag.group == name:
-                lines += entry(flag, 6 if width < NARROW else column, width)
-                lines += detail(flag, known, 8 if width < NARROW else column + 2, width) if section else []
+                lines += entry(flag, flags, 6 if width < NARROW else column, width)
+                lines += detail(flag, flags, 8 if width < NARROW else column + 2, width) if section else []
     return "\n".join([*lines, "", *closing(width)]).lstrip("\n")
 
 
-def find_flag(subject: str, sections: Mapping[str, type], known: Mapping[str, Flag]) -> Flag:
-    """The flag of a word after --help, with or without dashes."""
-    spellings = {spelling: flag for flag in known.values() for spelling in (*flag.on, *flag.off)}
-    for spelling in (subject, f"--{subject}", f"--{subject.removeprefix('--').replace('-', '_').lower()}"):
-        if spelling in spellings:
-            return spellings[spelling]
-    raise SettingsError([unknown(subject, {**dict.fromkeys(sections), **spellings}, f"--help {shown(subject)}", set())])
+def help_of_all(flags: FlagSet) -> str:
+    """The flags of every task and of inference; defaults are those of the task of `flags`."""
+    sections: dict[str, type] = {}
+    for task in all_tasks().values():
+        sections |= task_flags(task, inference=True).sections
+    sections |= flags.sections
+    return help_text("", FlagSet.of(sections, (all_flags() | flags.flags).values(), flags.task))
 
 
-def flag_lines(flag: Flag, known: Mapping[str, Flag], width: int) -> list[str]:
+def find_flag(topic: str, flags: FlagSet) -> Flag:
+    """The flag of a word after --help, with or without dashes; one of another task, too."""
+    others = all_flags() if flags.task else {}
+    for candidates in (flags.flags, others):
+        spellings = {spelling: flag for flag in candidates.values() for spelling in (*flag.on, *flag.off)}
+        for spelling in (topic, f"--{topic}", f"--{topic.removeprefix('--').replace('-', '_').lower()}"):
+            if spelling in spellings:
+                return spellings[spelling]
+    options = {
+        **dict.fromkeys(flags.sections),
+        **{spelling: flag for flag in flags.flags.values() for spelling in (*flag.on, *flag.off)},
+    }
+    raise SettingsError([unknown(topic, options, f"--help {format_value(topic)}", set())])
+
+
+def flag_lines(flag: Flag, flags: FlagSet, width: int) -> list[str]:
     """One flag: what a group shows of it, and which flags need it."""
-    needed_by = [f"--{other.name}" for other in known.values() if flag.name in other.needs]
-    facts = [f"needed by {listing(needed_by, 'and')}"] if 0 < len(needed_by) <= FEW else []
+    needed_by = [f"--{other.name}" for other in flags.flags.values() if flag.name in other.needs]
+    facts = [f"needed by {join_words(needed_by, 'and')}"] if 0 < len(needed_by) <= FEW else []
     facts.append(f"--help {flag.group} has the flags beside it")
-    lines = entry(flag, 6 if width < NARROW else len(heading(flag)) + 4, width)
-    return [*lines, *detail(flag, known, 6, width), *indented(facts, 6, width)]
+    lines = entry(flag, flags, 6 if width < NARROW else len(heading(flag)) + 4, width)
+    return [*lines, *detail(flag, flags, 6, width), *indented(facts, 6, width)]
 
 
 def closing(width: int) -> list[str]:
@@ -109,18 +121,20 @@ def heading(flag: Flag) -> str:
     return f"--{flag.name} {flag.metavar or letters[flag.kind]}"
 
 
-def unasked(flag: Flag, recipe: str = FLAGS["recipe"].default) -> Any:
-    """The value of a flag that nobody gives."""
-    return RECIPES[recipe].get(flag.name, flag.default)
+def default_of(flag: Flag, flags: FlagSet, recipe: str | None = None) -> Any:
+    """The value of a flag that nobody gives, under a recipe: the default one, if None."""
+    recipes = flags.task.recipes if flags.task else {}
+    recipe = recipe or next(iter(recipes), None)
+    return recipes[recipe].get(flag.name, flag.default) if recipe else flag.default
 
 
-def entry(flag: Flag, column: int, width: int) -> list[str]:
+def entry(flag: Flag, flags: FlagSet, column: int, width: int) -> list[str]:
     """One flag: its heading, and from `column` on, or on the next line, its help, choices and default."""
-    value = unasked(flag)
-    default = "" if value in (None, ()) else shown(value)
+    value = default_of(flag, flags)
+    default = "" if value in (None, ()) else format_value(value)
     if flag.kind is bool:
         default = "on" if value else ""
-    if flag.name in SIZED:
+    if flag.name in SIZE_TABLE_FLAGS and flags.task:
         default = "by size"
     text = flag.help + (f" [{default}]" if default and not flag.choices else "")
     if flag.choices:
@@ -131,25 +145,25 @@ def entry(flag: Flag, column: int, width: int) -> list[str]:
     return wrapped(text, width, start.ljust(column), indent)
 
 
-def detail(flag: Flag, known: Mapping[str, Flag], column: int, width: int) -> list[str]:
+def detail(flag: Flag, flags: FlagSet, column: int, width: int) -> list[str]:
     """What else there is to know of a flag, each on its own line."""
     facts = []
-    if limits(flag):
-        words = f", or {listing(flag.words)}" if flag.words else ""
-        facts.append(f"a {'whole ' * (flag.kind is int)}number {limits(flag)}{words}")
-    facts += [f"off with {flag.off[0]}"] if flag.kind is bool and unasked(flag) else []
+    if range_text(flag):
+        words = f", or {join_words(flag.words)}" if flag.words else ""
+        facts.append(f"a {'whole ' * (flag.kind is int)}number {range_text(flag)}{words}")
+    facts += [f"off with {flag.off[0]}"] if flag.kind is bool and default_of(flag, flags) else []
     facts += [f"also --{alias}" for alias in flag.aliases]
     by_value: dict[str, list[str]] = {}
-    for recipe in RECIPES:
-        if (value := unasked(flag, recipe)) != unasked(flag):
-            by_value.setdefault(flag.spelled(value) if flag.kind is bool else shown(value), []).append(recipe)
-    facts += [f"{value} with --recipe {listing(recipes)}" for value, recipes in by_value.items()]
+    for recipe in flags.task.recipes if flags.task else ():
+        if (value := default_of(flag, flags, recipe)) != default_of(flag, flags):
+            by_value.setdefault(flag.spelled(value) if flag.kind is bool else format_value(value), []).append(recipe)
+    facts += [f"{value} with --recipe {join_words(recipes)}" for value, recipes in by_value.items()]
     for needed, values in flag.needs.items():
-        other = known.get(needed)
+        other = flags.flags.get(needed)
         if other is None:
             continue
         if other.kind is not bool:
-            facts.append(f"only with --{needed} {listing([shown(value) for value in values])}")
+            facts.append(f"only with --{needed} {join_words([format_value(value) for value in values])}")
         elif other.default in values:
             facts.append(f"not with {other.spelled(not other.default)}")
         else:

@@ -1,4 +1,4 @@
-"""A name that is no flag: retired, another project's word for one of ours, or a slip of the fingers."""
+"""Names that are no flags: retired, another project's word for one of ours, or a typing mistake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RETIRED = frozenset((
     "process_memory_linear_layer", "process_memory_type", "scale_cosine_sim_decay", "sharpen_predicted_distribution",
     "soften_target_prob_dist",
 ))
-# What other projects call a flag of ours: each is told the name it has here, none is a flag itself.
+# What other projects call a flag of ours: a message names ours, none of these is a flag itself.
 ELSEWHERE = {
     "run_name": "name exp exp_name experiment experiment_name wandb_name wandb_run_name job_name",
     "model_name": "model arch model_type",

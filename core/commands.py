@@ -1,6 +1,6 @@
-"""Doors with several commands: `python -m runs COMMAND`, `python -m launch COMMAND`.
+"""Programs with several commands: `python -m runs COMMAND`, `python -m launch COMMAND`.
 
-A command is a function of argv that gives an exit status, loaded when it is called, so that help answers at once.
+A command is a function of argv that returns an exit status. It is imported when it is called, so that help is quick.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from core.text import shown
+from core.text import format_value
 
 from .errors import UserError
 from .notify import hide
 
+Target = str | Callable[[list[str]], int]  # module:function, or the function itself
+Commands = Mapping[str, tuple[Target, str, str]]  # {name: (target, words after it, purpose)}
+
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse whose mistakes are one sentence; `--logs_dir` is every command's."""
+    """argparse whose mistakes are one sentence; every command has `--logs_dir`."""
 
     def __init__(self, prog: str, purpose: str, **more: Any) -> None:
         super().__init__(
@@ -42,20 +45,19 @@ def read_changes(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         name, equals, value = word.removeprefix("--").partition("=")
         if not equals or not name:
-            raise UserError(f"--set is {shown(word)}: write FLAG=VALUE, such as --set max_steps=2000.")
+            raise UserError(f"--set is {format_value(word)}: write FLAG=VALUE, such as --set max_steps=2000.")
         changes[name] = value
     return changes
 
 
-def dispatch(door: str, commands: Mapping[str, tuple[str, str, str]], argv: Sequence[str]) -> int:
+def dispatch(program: str, commands: Commands, argv: Sequence[str]) -> int:
     """The exit status of one command: 0 done, 1 it failed, 2 a mistake of the caller.
 
-    door: such as `python -m runs`. commands: {name: (module:function, words after it, purpose)}; one without purpose is
-    not listed, because scripts call it and not people.
+    program: such as `python -m runs`. A command without purpose is not listed: scripts call it and not people.
     """
     sys.argv, argv = hide(sys.argv), hide(argv)
     if not argv or argv[0] in ("-h", "--help"):
-        print(overview(door, commands))
+        print(overview(program, commands))
         return 0 if argv else 2
     name, *rest = argv
     try:
@@ -63,9 +65,12 @@ def dispatch(door: str, commands: Mapping[str, tuple[str, str, str]], argv: Sequ
             near = difflib.get_close_matches(name, commands, 1)
             listed = ", ".join(command for command, (_, _, purpose) in commands.items() if purpose)
             meant = f"did you mean {near[0]}? There are" if near else "choose"
-            raise UserError(f"{shown(name)} is no command of {door}: {meant} {listed}.")
-        module, _, function = commands[name][0].partition(":")
-        return int(getattr(importlib.import_module(module), function)(rest))
+            raise UserError(f"{format_value(name)} is no command of {program}: {meant} {listed}.")
+        target = commands[name][0]
+        if isinstance(target, str):
+            module, _, function = target.partition(":")
+            target = getattr(importlib.import_module(module), function)
+        return int(target(rest))
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -77,8 +82,10 @@ def dispatch(door: str, commands: Mapping[str, tuple[str, str, str]], argv: Sequ
         return 130
 
 
-def overview(door: str, commands: Mapping[str, tuple[str, str, str]]) -> str:
+def overview(program: str, commands: Commands) -> str:
     """A line a command."""
-    rows = [(f"{door} {name} {words}".rstrip(), purpose) for name, (_, words, purpose) in commands.items() if purpose]
+    rows = [
+        (f"{program} {name} {words}".rstrip(), purpose) for name, (_, words, purpose) in commands.items() if purpose
+    ]
     width = max(len(left) for left, _ in rows) + 2
     return "\n".join([*(f"{left:{width}}{purpose}" for left, purpose in rows), "", "COMMAND --help says more."])

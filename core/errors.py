@@ -1,5 +1,5 @@
-"""What a person can put right."""
+"""Errors that a person can correct."""
 
 
 class UserError(ValueError):
-    """A mistake that its message explains; the door prints it without a stack trace and exits with status 2."""
+    """A mistake that its message explains; a program prints it without a stack trace and exits with status 2."""

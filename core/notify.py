@@ -1,7 +1,7 @@
-"""Whom --notify tells, without what nobody else may read: the record has a mark of it, and EBT_NOTIFY the rest.
+"""The target of --notify without its secret: the record has a mark of it, the variable EBT_NOTIFY has all of it.
 
-A hook's address is its password, and a command may hold one. So what is typed goes into this process's environment,
-which a job of Slurm keeps through every requeue, and `https://host/***` or `curl ***` stands for it in every file.
+The address of a web hook is its password, and a command may hold one. So what is typed goes into this process's
+environment, which a Slurm job keeps through every requeue, and files have `https://host/***` or `curl ***` instead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-VARIABLE = "EBT_NOTIFY"
+from .environment import NOTIFY
+
 REST = "***"
 TYPED = re.compile(r"((?:--)?notify)=(.*)", re.DOTALL)
 
@@ -28,7 +29,7 @@ def mark_of(target: str) -> str:
             host = parts.hostname or ""
             host = f"[{host}]" if ":" in host else host
             place = f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
-        except ValueError:  # no address at all, which is told when it is used
+        except ValueError:  # no address at all: reported when it is used
             return REST
         return target if target in (place, f"{place}/", f"{place}/{REST}") else f"{place}/{REST}"
     first, *rest = target.split() or [""]
@@ -39,20 +40,21 @@ def mark_of(target: str) -> str:
 
 def hide(words: Sequence[str]) -> list[str]:
     """The words of a command line with the mark in place of what --notify was given, which goes to EBT_NOTIFY."""
-    shown = list(words)
-    for place, word in enumerate(shown):
-        found = TYPED.fullmatch(word)
-        if found:
-            shown[place] = f"{found[1]}={kept(found[2])}"
-        elif place and shown[place - 1] == "--notify" and not word.startswith("--"):
-            shown[place] = kept(word)
-    return shown
+    hidden = list(words)
+    for place, word in enumerate(hidden):
+        match = TYPED.fullmatch(word)
+        if match:
+            hidden[place] = f"{match[1]}={store(match[2])}"
+        elif place and hidden[place - 1] == "--notify" and not word.startswith("--"):
+            hidden[place] = store(word)
+    return hidden
 
 
-def kept(target: str) -> str:
+def store(target: str) -> str:
+    """Its mark; the whole goes to EBT_NOTIFY."""
     mark = mark_of(target)
     if mark != target:
-        os.environ[VARIABLE] = target
+        os.environ[NOTIFY] = target
     return mark
 
 
@@ -60,10 +62,10 @@ def target_of(mark: str | None) -> str | None:
     """Whom to tell: the flag's own words, or what EBT_NOTIFY has where they are a mark or there is no flag."""
     if mark is not None and not mark.endswith(REST):
         return mark
-    return os.environ.get(VARIABLE) or None
+    return os.environ.get(NOTIFY) or None
 
 
 def masked(text: bytes) -> bytes:
     """A file's text with the mark where it has what EBT_NOTIFY has."""
-    target = os.environ.get(VARIABLE)
+    target = os.environ.get(NOTIFY)
     return text.replace(target.encode(), mark_of(target).encode()) if target else text

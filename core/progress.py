@@ -1,4 +1,4 @@
-"""Shows how far long work is: a bar on a terminal, a line now and then in a log file."""
+"""The one display of how far long work is: a bar on a terminal, a line now and then in a log file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 LINE_EVERY_SECONDS = 10.0
+CLEAR_LINE = "\r\x1b[2K"
 
 
 def clock(seconds: float) -> str:
@@ -22,16 +23,46 @@ def rate_of(count: float) -> str:
     return f"{count:,.0f}" if count >= 10 else f"{count:.2g}"
 
 
-def notice(text: str) -> None:
-    """Tell the person one line; stderr, so that it never mixes with a command's output."""
+def bar_text(share: float, width: int = 24) -> str:
+    """A bar of this many characters, filled to `share`."""
+    done = round(width * share)
+    return "━" * done + "─" * (width - done)
+
+
+def print_note(text: str) -> None:
+    """Print one line to stderr, so that it never mixes with a command's output."""
     print(text, file=sys.stderr, flush=True)
+
+
+class Screen:
+    """The terminal's last line, drawn over and over; nothing where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.__stderr__ if sys.__stderr__ is not None and sys.__stderr__.isatty() else None
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.terminal is not None
+
+    def draw(self, text: str) -> None:
+        """Replace the line."""
+        if self.terminal is not None:
+            try:
+                self.terminal.write(CLEAR_LINE + text)
+                self.terminal.flush()
+            except OSError:  # the terminal is gone
+                self.terminal = None
+
+    def clear(self) -> None:
+        """Remove the line, for other output."""
+        self.draw("")
 
 
 @contextmanager
 def progress(title: str, unit: str, total: int | None = None) -> Iterator[Callable[..., None]]:
     """Yield advance(count, total): so many units were just done, of so many if that is better known by now.
 
-    total: None when nobody knows it.
+    total: None when it is unknown.
     """
     if sys.stderr.isatty():
         from rich.console import Console
@@ -64,8 +95,8 @@ def progress(title: str, unit: str, total: int | None = None) -> Iterator[Callab
         rate = done / (now - start)
         if total and done <= total:
             left = clock((total - done) / rate)
-            notice(f"{title}: {done:,} of {total:,} {unit}, {rate_of(rate)}/s, {left} left")
+            print_note(f"{title}: {done:,} of {total:,} {unit}, {rate_of(rate)}/s, {left} left")
         else:
-            notice(f"{title}: {done:,} {unit}, {rate_of(rate)}/s")
+            print_note(f"{title}: {done:,} {unit}, {rate_of(rate)}/s")
 
     yield advance

@@ -1,4 +1,4 @@
-"""The Hugging Face hub: whether it is there, asked before its libraries are, and why it did not give what was asked."""
+"""The Hugging Face hub: whether it can be reached, asked before its libraries are used, and why a download failed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def hub_is_reachable() -> bool:
         with urlopen(Request(hub_address(), method="HEAD"), timeout=TIMEOUT_SECONDS):
             return True
     except HTTPError:
-        return True  # it answered, and a login or another page is not for us to judge
+        return True  # it answered, be it with a login page
     except URLError as error:
         return isinstance(error.reason, ssl.SSLError)  # the libraries bring certificates of their own
     except (OSError, HTTPException, ValueError):

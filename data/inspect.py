@@ -1,59 +1,43 @@
-"""What --debug_dataloader does: goes through the data, prints what it finds, and says whether something is wrong."""
+"""What --debug_dataloader does: reads through the data, measures the loader's speed and memory, and prints findings.
+
+What is particular to one kind of rows comes from `Rows`: scan, findings, columns, row_text and repeats.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import re
 import time
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
+from statistics import median
 
 import numpy as np
+import psutil
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from config.settings import RunConfig
-from data.module import DataModule, RowLoader
-from data.rows import PackedRows
+from data.module import Batch, DataModule, Finding, RowLoader, Rows, Scan
 from data.stream import evaluation_batches
-from data.tokenizers import Tokenizer
-from data.watch import SyntheticRows, Watch, watch
 
 SCAN_BATCH = 256
-MOST_SCANNED_TOKENS = 50_000_000
+MOST_SCANNED_UNITS = 50_000_000
 MOST_BATCHES = 1_000_000  # bounds the list of batches, not the time
-PLAIN = 4  # a row of so few different tokens (padding, blanks, ruled lines) repeats by nature
-TELLING_BYTES = 128  # rows of less text repeat by chance: common phrases, indented code
 CHANCE_SHARE = 0.5
 WORKERS_TRIED = (0, 2, 4)
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check's verdict (ok, warning or problem), and what to do about it."""
-
-    check: str
-    verdict: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Scan:
-    """What going through the rows of a split found.
-
-    hashes: uint64 [rows], equal for equal rows. telling: bool [rows], false where a row is too plain to compare.
-    """
-
-    num_rows: int
-    hashes: np.ndarray
-    telling: np.ndarray
-    pad_share: float
-    out_of_range: tuple[int, int] | None  # row and token id of the first
+MEMORY_SAMPLES = 40
+WARM_UP = 0.4  # share of the samples in which pools and caches are still filling
+MEGABYTE = 2**20
 
 
 def inspect_data(config: RunConfig, data: DataModule, console: Console | None = None, seconds: float = 3.0) -> bool:
@@ -62,11 +46,11 @@ def inspect_data(config: RunConfig, data: DataModule, console: Console | None = 
     seconds: time that each of the two memory measurements takes; the other measurements take a share of it.
     """
     console = console or Console()
-    tokenizer, train, workers = data.tokenizer, data.rows["train"], config.data.num_workers
+    train, workers = data.rows["train"], config.data.num_workers
     stream = data.batch_stream(0, MOST_BATCHES)
-    synthetic_rows = SyntheticRows(len(train), data.context_length, tokenizer.vocab_size)
+    synthetic_rows = SyntheticRows(len(train), data.example(1))
 
-    def loader(rows: Dataset[Tensor], num_workers: int) -> RowLoader:
+    def loader(rows: Dataset[Batch], num_workers: int) -> RowLoader:
         return RowLoader(rows, stream, num_workers, config.data.prefetch_factor)
 
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
@@ -84,33 +68,31 @@ def inspect_data(config: RunConfig, data: DataModule, console: Console | None = 
         scans = {}
         for name, rows in data.rows.items():
             stage(f"reading the rows of {name}")
-            scans[name] = scan_rows(rows, tokenizer, seconds)
+            scans[name] = scan_rows(rows, data, seconds)
         stage("watching speed and memory")
-        real = watch(loader(train, workers), seconds)
+        real = measure_loader(loader(train, workers), seconds)
         stage("watching speed and memory with synthetic rows")
-        synthetic = watch(loader(synthetic_rows, workers), seconds)
+        synthetic = measure_loader(loader(synthetic_rows, workers), seconds)
         by_workers = {}
         for number in WORKERS_TRIED:
             stage(f"trying --num_workers {number}")
-            by_workers[number] = watch(loader(train, number), seconds / 2, looks=0)
-    batch = next(iter(data.train_dataloader()))["input_ids"]
-    tokens = batch.shape[0] * data.context_length
+            by_workers[number] = measure_loader(loader(train, number), seconds / 2, samples=0)
+    batch = next(iter(data.train_dataloader()))
+    units = train.units(batch)
 
     console.print(splits_table(data, scans))
-    line = f"batch {list(batch.shape)} {batch.dtype}; first after {real.first_seconds:.3f} s; then "
-    line += f"{real.rate:,.0f} batches/s, {real.rate * tokens:,.0f} tokens/s with --num_workers {workers}"
+    line = f"batch {shapes_of(batch)}; first after {real.first_seconds:.3f} s; then "
+    line += f"{real.rate:,.0f} batches/s, {real.rate * units:,.0f} {train.unit}/s with --num_workers {workers}"
     console.print(line, highlight=False, soft_wrap=True)
     print_examples(console, data)
-    console.print(workers_table(by_workers, tokens))
+    console.print(workers_table(by_workers, units, train.unit))
 
     findings = [
-        judge_batch(batch, data),
-        judge_range(scans, tokenizer.vocab_size),
-        judge_padding(scans),
-        *judge_duplicates(scans, data),
-        judge_rate(real, synthetic),
-        judge_memory(real, synthetic),
-        judge_workers(by_workers, workers),
+        *train.findings(data, batch, scans),
+        *check_duplicates(scans, data),
+        check_rate(real, synthetic),
+        check_memory(real, synthetic, type(train).__name__),
+        check_workers(by_workers, workers),
     ]
     for finding in findings:
         verdict = Text(f"{finding.verdict:8}", style=STYLES[finding.verdict])
@@ -120,88 +102,80 @@ def inspect_data(config: RunConfig, data: DataModule, console: Console | None = 
     return problems == 0
 
 
-def scan_rows(rows: PackedRows, tokenizer: Tokenizer, seconds: float) -> Scan:
-    """Go through the rows in order, each once, until the end or for at most so many seconds."""
-    hashes, telling, pads, seen, out_of_range = [], [], 0, 0, None
-    most = min(len(rows), MOST_SCANNED_TOKENS // rows.context_length)
-    weights = np.random.default_rng(0).integers(2**63, size=rows.context_length + 1, dtype=np.uint64) * 2 + 1
+def scan_rows(rows: Rows, data: DataModule, seconds: float) -> Scan:
+    """Read the rows in order, each once, until the end or for at most so many seconds."""
+    example = rows.__getitems__([0]) if len(rows) else data.example(1)
+    count = min(len(rows), MOST_SCANNED_UNITS // rows.units(example))
+    weights = hash_weights(example)
+    hashes: list[np.ndarray] = []
+    numbers: dict[str, list[np.ndarray]] = {}
     end = time.perf_counter() + seconds
-    for batch in RowLoader(rows, evaluation_batches(range(most), SCAN_BATCH)):
-        ids = batch["input_ids"].numpy()
-        hashes.append((ids.astype(np.uint64) * weights).sum(axis=1, dtype=np.uint64))
-        telling.append((np.diff(np.sort(ids, axis=1), axis=1) != 0).sum(axis=1) + 1 > PLAIN)
-        pads += int((ids[:, 1:] == tokenizer.pad_id).sum())
-        wrong = np.argwhere((ids < 0) | (ids >= tokenizer.vocab_size))
-        if out_of_range is None and len(wrong):
-            out_of_range = seen + int(wrong[0, 0]), int(ids[tuple(wrong[0])])
-        seen += len(ids)
+    for batch in RowLoader(rows, evaluation_batches(range(count), SCAN_BATCH)):
+        hashes.append(hash_rows(batch, weights))
+        for name, values in rows.scan(batch, data.spec).items():
+            numbers.setdefault(name, []).append(values)
         if time.perf_counter() > end:
             break
+    if not hashes:  # the names of the numbers, for a split without rows
+        empty = {name: torch.empty(0, *tensor.shape[1:], dtype=tensor.dtype) for name, tensor in example.items()}
+        return Scan(0, np.empty(0, np.uint64), rows.scan(empty, data.spec))
     return Scan(
-        num_rows=seen,
-        hashes=np.concatenate(hashes) if hashes else np.empty(0, np.uint64),
-        telling=np.concatenate(telling) if telling else np.empty(0, bool),
-        pad_share=pads / max(seen * rows.context_length, 1),
-        out_of_range=out_of_range,
+        num_rows=sum(map(len, hashes)),
+        hashes=np.concatenate(hashes),
+        numbers={name: np.concatenate(values) for name, values in numbers.items()},
     )
 
 
-def judge_batch(batch: Tensor, data: DataModule) -> Finding:
-    expected = (data.batch_size, data.context_length + 1)
-    if tuple(batch.shape) == expected and batch.dtype == torch.int64:
-        return Finding("batch", "ok", f"shape {list(expected)}, torch.int64")
-    return Finding(
-        "batch", "problem", f"shape {list(batch.shape)}, {batch.dtype} instead of {list(expected)}, torch.int64"
-    )
+def hash_weights(example: Batch) -> dict[str, np.ndarray]:
+    """An odd number for each value of a row."""
+    generator = np.random.default_rng(0)
+    sizes = {name: tensor[0].numel() for name, tensor in example.items()}
+    return {name: generator.integers(2**63, size=size, dtype=np.uint64) * 2 + 1 for name, size in sizes.items()}
 
 
-def judge_range(scans: dict[str, Scan], vocab_size: int) -> Finding:
-    for name, scan in scans.items():
-        if scan.out_of_range:
-            row, token = scan.out_of_range
-            text = f"row {row} of {name} holds {token}, allowed is 0 to {vocab_size - 1}"
-            remedy = "the cache does not belong to this --tokenizer: delete it, or use the one it was made with"
-            return Finding("token ids", "problem", f"{text}; {remedy}")
-    return Finding("token ids", "ok", f"all from 0 to {vocab_size - 1}")
+def hash_rows(batch: Batch, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+    """uint64 [B], equal for equal rows."""
+    total = np.zeros(len(next(iter(batch.values()))), np.uint64)
+    for name, tensor in batch.items():
+        values = tensor.numpy().reshape(len(tensor), -1)
+        if values.dtype.kind == "f":  # by its bits
+            values = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
+        total += (values.astype(np.uint64) * weights[name]).sum(axis=1, dtype=np.uint64)
+    return total
 
 
-def judge_padding(scans: dict[str, Scan]) -> Finding:
-    name, scan = max(scans.items(), key=lambda item: item[1].pad_share)
-    text = f"at most {scan.pad_share:.1%} of the targets ({name})"
-    # A split of a few rows has much padding in its last one, which costs nothing.
-    if scan.pad_share > 0.1 and scan.num_rows > 10:
-        return Finding("padding", "warning", f"{text}: a smaller --context_length wastes less")
-    return Finding("padding", "ok", text)
+def shapes_of(batch: Batch) -> str:
+    """Shape and type of every tensor; their names where there are several."""
+    shapes = {name: f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in batch.items()}
+    return ", ".join(f"{name} {shape}" if len(shapes) > 1 else shape for name, shape in shapes.items())
 
 
-def judge_duplicates(scans: dict[str, Scan], data: DataModule) -> list[Finding]:
-    """Full rows that stand twice in a split or in two splits; those that spoil training or its measure are problems."""
-    train = data.rows["train"]
-    row_bytes = data.context_length * train.num_bytes / max(len(train.tokens), 1)
-    short = row_bytes < TELLING_BYTES
-    remedy = f"rows of {row_bytes:.0f} bytes repeat by chance" if short else "remove repeated documents"
-    hashes = {name: scan.hashes[scan.telling] for name, scan in scans.items()}
+def check_duplicates(scans: Mapping[str, Scan], data: DataModule) -> list[Finding]:
+    """Rows that stand twice in a split or in two splits; those that spoil training or its measure are problems."""
+    remedy, by_chance = data.rows["train"].repeats()
+    comparable = {name: scan.numbers.get("comparable", np.ones(scan.num_rows, bool)) for name, scan in scans.items()}
+    hashes = {name: scan.hashes[comparable[name]] for name, scan in scans.items()}
     findings = []
 
-    def found(check: str, name: str, place: int, count: int, tolerated: float) -> None:
-        share, row = count / len(hashes[name]), int(np.flatnonzero(scans[name].telling)[place])
-        verdict = "problem" if share > (CHANCE_SHARE if short else tolerated) else "warning"
-        text = f"{count:,} of {len(hashes[name]):,} rows ({share:.2%}), as {decoded(data, name, row)}; {remedy}"
+    def add(check: str, name: str, position: int, count: int, tolerated: float) -> None:
+        share, row = count / len(hashes[name]), int(np.flatnonzero(comparable[name])[position])
+        verdict = "problem" if share > (CHANCE_SHARE if by_chance else tolerated) else "warning"
+        text = f"{count:,} of {len(hashes[name]):,} rows ({share:.2%}), as {row_line(data, name, row)}; {remedy}"
         findings.append(Finding(check, verdict, text))
 
     for name, own in hashes.items():
         _, first, counts = np.unique(own, return_index=True, return_counts=True)
         if len(counts) < len(own):
-            place, repeats = int(first[counts.argmax()]), len(own) - len(counts)
-            found(f"rows repeated in {name}", name, place, repeats, 0.01 if name == "train" else 1)
+            position, repeats = int(first[counts.argmax()]), len(own) - len(counts)
+            add(f"rows repeated in {name}", name, position, repeats, 0.01 if name == "train" else 1)
     for one, other in combinations(hashes, 2):
         shared = np.flatnonzero(np.isin(hashes[other], hashes[one]))
         if len(shared):
-            found(f"rows of {one} in {other}", other, int(shared[0]), len(shared), 0 if one == "train" else 1)
+            add(f"rows of {one} in {other}", other, int(shared[0]), len(shared), 0 if one == "train" else 1)
     return findings or [Finding("duplicates", "ok", "no row stands twice in a split or in two splits")]
 
 
-def judge_rate(real: Watch, synthetic: Watch) -> Finding:
+def check_rate(real: LoaderRate, synthetic: LoaderRate) -> Finding:
     share = real.rate / synthetic.rate
     text = f"{real.rate:,.0f} batches/s, {share:.2g} of the {synthetic.rate:,.0f} that come without data"
     if share < 0.05:
@@ -209,43 +183,45 @@ def judge_rate(real: Watch, synthetic: Watch) -> Finding:
     return Finding("speed", "ok", text)
 
 
-def judge_memory(real: Watch, synthetic: Watch) -> Finding:
+def check_memory(real: LoaderRate, synthetic: LoaderRate, rows: str) -> Finding:
+    """rows: the name of their class."""
     text = f"{real.growth:+.2f} MB per 1,000 batches, {synthetic.growth:+.2f} with synthetic rows"
     if real.grows and synthetic.grows:
         return Finding("memory", "problem", f"growing, {text}: both grow, so the leak is in the code of the loader")
     if real.grows:
-        remedy = "it grows here and not with synthetic rows, so the leak is in the data path (PackedRows or its split)"
+        remedy = f"it grows here and not with synthetic rows, so the leak is in the data path ({rows} or its split)"
         return Finding("memory", "problem", f"growing, {text}: {remedy}")
     return Finding("memory", "ok", f"flat, {text}")
 
 
-def judge_workers(by_workers: dict[int, Watch], current: int) -> Finding:
-    best = max(seen.rate for seen in by_workers.values())
+def check_workers(by_workers: dict[int, LoaderRate], current: int) -> Finding:
+    best = max(measured.rate for measured in by_workers.values())
     # The fewest that come near the best: a loader process costs memory and a start.
-    advised = min(number for number, seen in by_workers.items() if seen.rate >= 0.9 * best)
+    advised = min(number for number, measured in by_workers.items() if measured.rate >= 0.9 * best)
     text = f"--num_workers {advised} is fastest here"
     if current in by_workers and by_workers[current].rate < best / 2:
         return Finding("workers", "warning", f"{text}, more than twice as fast as {current}")
     return Finding("workers", "ok", text)
 
 
-def splits_table(data: DataModule, scans: dict[str, Scan]) -> Table:
+def splits_table(data: DataModule, scans: Mapping[str, Scan]) -> Table:
     table = Table(title="splits")
-    for heading in ("split", "rows", "looked at", "tokens", "documents", "bytes", "padding"):
+    own = {name: rows.columns(scans[name]) for name, rows in data.rows.items()}
+    for heading in ("split", "rows", "looked at", *own["train"]):
         table.add_column(heading, justify="left" if heading == "split" else "right")
     for name, rows in data.rows.items():
-        counts = (len(rows), scans[name].num_rows, len(rows.tokens), rows.num_documents, rows.num_bytes)
-        table.add_row(name, *(f"{count:,}" for count in counts), f"{scans[name].pad_share:.1%}")
+        table.add_row(name, f"{len(rows):,}", f"{scans[name].num_rows:,}", *own[name].values())
     return table
 
 
-def workers_table(by_workers: dict[int, Watch], tokens: int) -> Table:
-    """tokens: in a batch."""
+def workers_table(by_workers: Mapping[int, LoaderRate], units: int, unit: str) -> Table:
+    """units: in a batch."""
     table = Table(title="loader processes")
-    for heading in ("--num_workers", "first batch", "batches/s", "tokens/s"):
+    for heading in ("--num_workers", "first batch", "batches/s", f"{unit}/s"):
         table.add_column(heading, justify="right")
-    for number, seen in by_workers.items():
-        table.add_row(str(number), f"{seen.first_seconds:.3f} s", f"{seen.rate:,.0f}", f"{seen.rate * tokens:,.0f}")
+    for number, measured in by_workers.items():
+        rates = f"{measured.rate:,.0f}", f"{measured.rate * units:,.0f}"
+        table.add_row(str(number), f"{measured.first_seconds:.3f} s", *rates)
     return table
 
 
@@ -253,13 +229,107 @@ def print_examples(console: Console, data: DataModule) -> None:
     """Show the beginning of the first, a middle and the last training row."""
     last = len(data.rows["train"]) - 1
     for row in sorted({0, last // 2, last}):
-        console.print(Text(decoded(data, "train", row, width=console.width)), no_wrap=True, overflow="crop")
+        console.print(Text(row_line(data, "train", row, width=console.width)), no_wrap=True, overflow="crop")
 
 
-def decoded(data: DataModule, name: str, row: int, width: int = 80) -> str:
-    """The text of a row in one printable line of at most so many characters."""
-    tokenizer = data.tokenizer
-    ids = data.rows[name].__getitems__([row])[0].tolist()
-    text = tokenizer.decode([token for token in ids if 0 <= token < tokenizer.vocab_size and token != tokenizer.pad_id])
+def row_line(data: DataModule, name: str, row: int, width: int = 80) -> str:
+    """A row in one printable line of at most so many characters."""
     label = f"row {row} of {name}: "
-    return label + repr(text)[: max(width - len(label), 0)]
+    return label + data.rows[name].row_text(row, data.processor)[: max(width - len(label), 0)]
+
+
+@dataclass(frozen=True)
+class LoaderRate:
+    """Time to the first batch, batches per second, megabytes of growth per 1,000 batches."""
+
+    first_seconds: float
+    rate: float
+    growth: float
+    grows: bool
+
+
+class SyntheticRows(Dataset[Batch]):
+    """Random numbers in the shape of the real rows: the loader without the data."""
+
+    def __init__(self, num_rows: int, example: Batch) -> None:
+        self.num_rows, self.example = num_rows, example
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        generator = np.random.default_rng(indices[0])
+        batch = {}
+        for name, tensor in self.example.items():
+            shape = (len(indices), *tensor.shape[1:])
+            numbers = generator.random(shape) if tensor.is_floating_point() else generator.integers(100, size=shape)
+            batch[name] = torch.from_numpy(numbers).to(tensor.dtype)
+        return batch
+
+
+def measure_loader(loader: RowLoader, seconds: float, samples: int = MEMORY_SAMPLES) -> LoaderRate:
+    """Take batches for so many seconds, and sample the memory meanwhile; the time of sampling is not counted."""
+    trim_memory()
+    begin = time.perf_counter()
+    batches = iter(loader)
+    next(batches)
+    start = time.perf_counter()
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    counts: list[int] = []
+    memory: list[int] = []
+    count, elapsed, sampling = 0, 0.0, 0.0
+    for count, _ in enumerate(batches, start=1):
+        now = time.perf_counter()
+        elapsed = now - start - sampling
+        if elapsed * samples >= seconds * (len(counts) + 1):
+            counts.append(count)
+            memory.append(private_memory(processes))
+            sampling += time.perf_counter() - now
+        if elapsed > seconds:
+            break
+    growth, grows = memory_growth(counts, memory, len(processes))
+    return LoaderRate(start - begin, count / elapsed, growth, grows)
+
+
+def trim_memory() -> None:
+    """Return free memory to the system: a leak would fill it first, and stay unseen."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim:
+        trim(0)
+
+
+def private_memory(processes: Sequence[psutil.Process]) -> int:
+    """Bytes that the processes hold together, without the pages of mapped files, which are a cache."""
+    total = 0
+    for process in processes:
+        try:
+            # Forked processes share pages until one writes; only the proportional share counts each page once.
+            share = re.search(r"Pss_Anon:\s+(\d+) kB", Path(f"/proc/{process.pid}/smaps_rollup").read_text())
+        except OSError:
+            share = None
+        if share:
+            total += int(share[1]) * 1024
+        elif process.is_running():
+            info = process.memory_info()
+            total += info.rss - getattr(info, "shared", 0)
+    return total
+
+
+def memory_growth(counts: Sequence[int], memory: Sequence[int], num_processes: int) -> tuple[float, bool]:
+    """Growth in MB per 1,000 batches after the warm-up, and whether it continues throughout.
+
+    counts, memory: batches taken and bytes held at each sample.
+    """
+    skip = int(len(counts) * WARM_UP)
+    counts, memory = counts[skip:], memory[skip:]
+    if len(counts) < 8:
+        return 0.0, False
+    growth = float(np.polyfit(counts, np.array(memory) / MEGABYTE, 1)[0] * 1000)
+    quarter = len(memory) // 4
+    parts = [slice(part * quarter, (part + 1) * quarter) for part in range(4)]
+    steps = np.diff([median(memory[part]) for part in parts])
+    # A pool that fills makes one step, and new processes grow less and less until they have what they need;
+    # a leak continues: each quarter adds about as much per batch as the others, however fast the batches came.
+    rates = steps / np.maximum(1, np.diff([median(counts[part]) for part in parts]))
+    return growth, bool(rates.min() > rates.max() / 3 and steps.sum() > num_processes * MEGABYTE)

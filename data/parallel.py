@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from config.cpus import own_cpus
+from core.cpus import own_cpus
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

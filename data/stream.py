@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from torch.utils.data import Sampler
 
-from data.rows import FILL
+EMPTY_ROW = -1  # index of a row that counts nothing, for processes that have fewer rows than others
 
 
 def row_order(num_rows: int, seed: int, epoch: int) -> np.ndarray:
@@ -17,26 +18,26 @@ def row_order(num_rows: int, seed: int, epoch: int) -> np.ndarray:
     return generator.permutation(num_rows)
 
 
-def position_of(batch: int, skipped: Sequence[tuple[int, int]]) -> int:
-    """Where the batch stands among all, when those of `skipped` (sorted ranges [first, end)) do not count."""
+def stream_position(batch: int, skipped: Sequence[tuple[int, int]]) -> int:
+    """Position of a batch in the whole stream, when those of `skipped` (sorted ranges [first, end)) do not count."""
     for first, end in skipped:
         if batch >= first:
             batch += end - first
     return batch
 
 
-def skip(skipped: Sequence[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
-    """The ranges that also leave out what are the batches first to last without those of `skipped`."""
-    start, end = position_of(first, skipped), position_of(last, skipped) + 1
+def exclude_batches(skipped: Sequence[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
+    """`skipped` and the batches first to last, which are counted without those of `skipped`."""
+    start, end = stream_position(first, skipped), stream_position(last, skipped) + 1
     return sorted([*((a, b) for a, b in skipped if not start <= a < end), (start, end)])
 
 
 class BatchStream(Sampler[list[int]]):
-    """Batches start to stop-1 of a whole run, as one stream that crosses epochs by itself.
+    """Batches start to stop-1 of a whole run, as one stream over all epochs.
 
     Batch k takes part k % batches_per_epoch of the order of epoch k // batches_per_epoch. Each part has
-    world_size * batch_size rows, of which each rank takes its own batch_size. Batches of `skipped` are left out
-    and the later ones take their numbers.
+    world_size * batch_size rows, of which each rank takes its own batch_size. Batches of `skipped` are excluded
+    and the later ones take their numbers. order: (seed, epoch) -> row indices; by default `row_order`.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class BatchStream(Sampler[list[int]]):
         shuffle: bool = True,
         world_size: int = 1,
         rank: int = 0,
+        order: Callable[[int, int], np.ndarray] | None = None,
     ) -> None:
         assert 0 <= rank < world_size
         assert 0 < batches_per_epoch * batch_size * world_size <= num_rows
@@ -65,6 +67,7 @@ class BatchStream(Sampler[list[int]]):
         self.shuffle = shuffle
         self.world_size = world_size
         self.rank = rank
+        self.order = order or partial(row_order, num_rows)
 
     def __len__(self) -> int:
         return max(self.stop - self.start, 0)
@@ -72,9 +75,9 @@ class BatchStream(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         order, order_epoch = np.arange(0), -1
         for batch in range(self.start, self.stop):
-            epoch, part = divmod(position_of(batch, self.skipped), self.batches_per_epoch)
+            epoch, part = divmod(stream_position(batch, self.skipped), self.batches_per_epoch)
             if epoch != order_epoch:
-                order = row_order(self.num_rows, self.seed, epoch) if self.shuffle else np.arange(self.num_rows)
+                order = self.order(self.seed, epoch) if self.shuffle else np.arange(self.num_rows)
                 order_epoch = epoch
             first = (part * self.world_size + self.rank) * self.batch_size
             yield order[first : first + self.batch_size].tolist()
@@ -83,13 +86,13 @@ class BatchStream(Sampler[list[int]]):
 def evaluation_batches(rows: Sequence[int], batch_size: int, world_size: int = 1, rank: int = 0) -> list[list[int]]:
     """The batches of one rank: over all ranks every row once, and the same number of batches on each.
 
-    The last batch may be smaller; a rank that has no row left for it gets a single FILL.
+    The last batch may be smaller; a rank that has no row left for it gets a single EMPTY_ROW.
     """
     count = -(-len(rows) // (world_size * batch_size))
     firsts = [(part * world_size + rank) * batch_size for part in range(count)]
-    return [list(rows[first : first + batch_size]) or [FILL] for first in firsts]
+    return [list(rows[first : first + batch_size]) or [EMPTY_ROW] for first in firsts]
 
 
 def spread_rows(num_rows: int, count: int) -> list[int]:
-    """So many of the rows, from all over them."""
+    """`count` row indices at equal distances."""
     return [number * num_rows // count for number in range(count)]

@@ -1,16 +1,19 @@
-"""The flags of `python -m inference COMMAND`; read before torch is loaded, so that help and mistakes answer at once."""
+"""The commands of `python -m inference` and their flags, parsed before torch is imported: help answers at once."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from config.flags import flag
 from config.parser import parse_command
-from config.settings import Inference, flag
+from config.settings import Inference
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelFlags:
     """which model"""
 
     run: str | None = flag(None, "run id, run name, run folder or last; default: the newest run", metavar="RUN")
@@ -21,14 +24,14 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Generate:
-    """what to go on from, and where to stop"""
+class GenerateFlags:
+    """what to continue, and where to stop"""
 
-    prompt: str | None = flag(None, "text to go on from; default: read from standard input", lines=True)
+    prompt: str | None = flag(None, "text to continue; default: read from standard input", lines=True)
     prompts: str | None = flag(None, "file with a prompt a line, or .jsonl with the field prompt", metavar="FILE")
     interactive: bool = flag(False, "ask for prompts one after another")
     stop: tuple[str, ...] = flag((), "texts at which to stop; they are cut off", lines=True)
-    out: str | None = flag(None, "JSONL file of every token that came; - prints it instead", metavar="FILE")
+    out: str | None = flag(None, "JSONL file with every token; - prints it instead", metavar="FILE")
     batch_size: int = flag(16, "prompts at a time", low=1)
     long_prompt: str = flag(
         "refuse",
@@ -38,7 +41,7 @@ class Generate:
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class EvaluateFlags:
     """what to evaluate on"""
 
     split: str | None = flag(
@@ -57,14 +60,14 @@ class Evaluate:
 
 
 @dataclass(frozen=True)
-class Answering(Inference):
+class GreedyInference(Inference):
     __doc__ = Inference.__doc__
 
     infer_temp: float = flag(0.0, "temperature of answers; 0 takes the likeliest token", low=0)
 
 
 @dataclass(frozen=True)
-class ThinkCurve:
+class ThinkCurveFlags:
     """what to draw"""
 
     steps: int = flag(8, "steps, 1 to this", low=1)
@@ -79,7 +82,7 @@ class ThinkCurve:
 
 
 @dataclass(frozen=True)
-class Landscape:
+class LandscapeFlags:
     """what to draw"""
 
     prompt: str | None = flag(
@@ -88,57 +91,61 @@ class Landscape:
     points: int = flag(41, "points along a side of the plane", low=3, high=401)
 
 
-DECODING = ("infer_max_gen_len", "infer_temp", "infer_topp", "infer_topk", "infer_logprobs", "infer_echo")
-SHOWING = ("infer_debug_sample_distances", "infer_plot_energy_landscape")
-CHOOSING = ("infer_generated_samples", "infer_energy_sampling_technique")
+DECODING_FLAGS = ("infer_max_gen_len", "infer_temp", "infer_topp", "infer_topk", "infer_logprobs", "infer_echo")
+REPORT_FLAGS = ("infer_debug_sample_distances", "infer_plot_energy_landscape")
+CANDIDATE_FLAGS = ("infer_generated_samples", "infer_energy_sampling_technique")
 
 
 @dataclass(frozen=True)
 class Command:
-    """What stands behind a word. without: inference flags that have no meaning for it."""
+    """A command: its own flags, and the Inference flags except `without`, which have no meaning for it."""
 
     flags: type
     usage: str
-    what: str
+    purpose: str
     without: tuple[str, ...] = ()
     inference: type[Inference] = Inference
 
 
 COMMANDS = {
-    "generate": Command(Generate, '--run RUN --prompt "..."', "go on from a prompt", ("infer_plot_energy_landscape",)),
+    "generate": Command(
+        GenerateFlags, '--run RUN --prompt "..."', "continue a prompt", ("infer_plot_energy_landscape",)
+    ),
     "evaluate": Command(
-        Evaluate,
+        EvaluateFlags,
         "--run RUN",
         "loss and accuracy on a split, or answers to questions",
         ("infer_logprobs", "infer_echo", "infer_debug_sample_distances"),
-        Answering,
+        GreedyInference,
     ),
     "think-curve": Command(
-        ThinkCurve,
+        ThinkCurveFlags,
         "--run RUN",
         "loss against steps, candidates and compute",
         (
-            *(*DECODING, *SHOWING, "infer_generated_samples", "infer_ebt_num_steps", "infer_ebt_stop_change"),
-            "infer_steps_final_landscape",  # it always does: so one walk shows every number of steps
+            *(*DECODING_FLAGS, *REPORT_FLAGS),
+            *("infer_generated_samples", "infer_ebt_num_steps", "infer_ebt_stop_change"),
+            "infer_steps_final_landscape",  # always set, so that one walk gives every number of steps
         ),
     ),
     "landscape": Command(
-        Landscape,
+        LandscapeFlags,
         "--run RUN",
         "a picture of the energy around a prediction",
-        (*DECODING, *SHOWING, *CHOOSING, "infer_ebt_stop_change"),
+        (*DECODING_FLAGS, *REPORT_FLAGS, *CANDIDATE_FLAGS, "infer_ebt_stop_change"),
     ),
 }
 
 
-def overview() -> str:
-    lines = ["python -m inference COMMAND --help lists the flags of a command", ""]
-    return "\n".join([*lines, *(f"  {name:12} {command.what}" for name, command in COMMANDS.items())])
-
-
-def parse(name: str, argv: list[str]) -> dict[str, Any]:
-    """{"model": Model, "command": the command's flags, "inference": Inference} of a command line."""
+def parse(name: str, argv: Sequence[str]) -> dict[str, Any]:
+    """{"model": ModelFlags, "command": the command's flags, "inference": Inference} of a command line."""
     command = COMMANDS[name]
-    sections = {"model": Model, "command": command.flags, "inference": command.inference}
-    usage = f"python -m inference {name} {command.usage}    {command.what}"
+    sections = {"model": ModelFlags, "command": command.flags, "inference": command.inference}
+    usage = f"python -m inference {name} {command.usage}    {command.purpose}"
     return parse_command(argv, sections, usage, command.without)
+
+
+def run(name: str, argv: Sequence[str]) -> int:
+    """Parse the flags of a command, then import and call it."""
+    flags = parse(name, argv)
+    return importlib.import_module(f"inference.{name.replace('-', '_')}").main(**flags)

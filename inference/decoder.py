@@ -3,36 +3,37 @@
     decoder = make_decoder(model, plan, texts, room=100)
     while ...:
         prediction = decoder.predict()      logits for the next token of every text
-        decoder.append(tokens)              the tokens that were chosen; `go_on` does so for those who are not done
+        decoder.append(tokens)              the next token of every text; `continue_rows` drops the texts that are done
 
-A text gets the same predictions in any company. When the context is full, the newer half of it is kept and read again.
+Predictions are batch-invariant. When the context is full, its newer half is read again and the older one dropped.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from inference.cache import Cache
-from inference.thinking import Plan, Thought, believed, think
-from models.energy_language_model import Contexts, EnergyLanguageModel
+from inference.thinking import WalkPlan, WalkState, candidate_score, walk_positions
+from models.energy_model import Contexts
 from models.energy_transformer import Context
-from models.language_model import LanguageModel
-from models.transformer import Shape, Transformer
+from models.language import EnergyLM, LanguageModel
+from models.layers.attention import CacheAppend
+from models.transformer import Transformer, TransformerShape
 
 
 class Prediction(NamedTuple):
-    """For the next token of each text: logits [B, V] and, from an EBT, how it came to them.
+    """For the next token of each text: logits [B, V] and, for an EBT, the walks that led to them.
 
-    candidates: all walks, [B, G]; chosen: which of them was believed, [B].
+    candidates: the ends of all walks, [B, G]; chosen: index of the selected one, [B].
     """
 
     logits: Tensor
-    candidates: Thought | None = None
+    candidates: WalkState | None = None
     chosen: Tensor | None = None
 
     def of_chosen(self, name: str) -> Tensor:
@@ -41,15 +42,58 @@ class Prediction(NamedTuple):
         return getattr(self.candidates, name).gather(1, self.chosen[:, None])[:, 0]
 
 
-def up_to(columns_B: Tensor, used: int) -> Tensor:
-    """The mask of new positions in these columns, who see all before them and themselves. -> [B, 1, 1, used]"""
+class Cache:
+    """Keys and values of all layers, for rows of at most `columns` positions.
+
+    There is one more column, always empty: the place of a prediction's own score (see `attend`). Columns behind the end
+    of a row are finite, and masked.
+    """
+
+    def __init__(self, shape: TransformerShape, rows: int, columns: int, like: Tensor) -> None:
+        size = (shape.layers, rows, shape.heads, columns + 1, shape.width // shape.heads)
+        self.keys = like.new_zeros(size)
+        self.values = like.new_zeros(size)
+
+    def fill(self, rows: Tensor) -> list[CacheAppend]:
+        """Per layer a function that stores positions 0, 1, ... of these rows, which attend to nothing earlier."""
+
+        def store(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+            length = keys.shape[2]
+            self.keys[layer, rows, :, :length] = keys
+            self.values[layer, rows, :, :length] = values
+            return keys, values
+
+        return [partial(store, layer) for layer in range(len(self.keys))]
+
+    def extend(self, columns_B: Tensor, used: int) -> list[CacheAppend]:
+        """Per layer a function that stores one more position of every row and returns the first `used` columns."""
+        rows = torch.arange(len(columns_B), device=columns_B.device)
+
+        def store(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+            self.keys[layer][rows, :, columns_B] = keys[:, :, 0]
+            self.values[layer][rows, :, columns_B] = values[:, :, 0]
+            return self.keys[layer, :, :, :used], self.values[layer, :, :, :used]
+
+        return [partial(store, layer) for layer in range(len(self.keys))]
+
+    def first(self, used: int) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of each layer, [B, H, used, K]: views, not copies."""
+        return [(keys[:, :, :used], values[:, :, :used]) for keys, values in zip(self.keys, self.values, strict=True)]
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Drop all other rows."""
+        self.keys, self.values = self.keys[:, rows], self.values[:, rows]
+
+
+def prefix_mask(columns_B: Tensor, used: int) -> Tensor:
+    """The mask of new positions in these columns, which see themselves and all before. -> [B, 1, 1, used]"""
     return (torch.arange(used, device=columns_B.device) <= columns_B[:, None])[:, None, None]
 
 
 class Decoder(ABC):
-    """Texts in reading. lengths: how many tokens of each are in the window that the model sees, [B]."""
+    """Several texts and their caches. lengths: number of tokens of each in the window that the model sees, [B]."""
 
-    def __init__(self, shape: Shape, weight: Tensor, texts: Sequence[Sequence[int]], room: int) -> None:
+    def __init__(self, shape: TransformerShape, weight: Tensor, texts: Sequence[Sequence[int]], room: int) -> None:
         assert all(texts), "a text has at least one token"
         self.shape, self.weight = shape, weight
         self.texts = [list(text) for text in texts]
@@ -63,43 +107,43 @@ class Decoder(ABC):
 
     @torch.inference_mode()
     def read_all(self) -> None:
-        """Read the texts, or as much of their ends as the context holds."""
+        """Read the texts, or as much of their end as fits into the context."""
         windows = [text[-self.context_length :] for text in self.texts]
         self.refill(torch.arange(len(windows), device=self.weight.device), windows)
 
     @torch.inference_mode()
     def append(self, tokens_B: Tensor) -> None:
-        """Read one more token of each text."""
+        """Append one token to each text, and read it."""
         for text, token in zip(self.texts, tokens_B.tolist(), strict=True):
             text.append(token)
         full_B = self.lengths == self.context_length
         if full_B.any():
             rows = full_B.nonzero()[:, 0]
-            kept = max(1, self.context_length // 2)
-            self.refill(rows, [self.texts[row][-kept:-1] for row in rows.tolist()])
+            half = max(1, self.context_length // 2)
+            self.refill(rows, [self.texts[row][-half:-1] for row in rows.tolist()])
         self.lengths += 1
         self.extend(tokens_B.to(self.weight.device))
 
-    def go_on(self, tokens: Sequence[int], rows: Sequence[int]) -> None:
-        """Read the next token of these rows, and forget the others, who are done."""
+    def continue_rows(self, tokens: Sequence[int], rows: Sequence[int]) -> None:
+        """Append the token of each of these rows, and drop the others."""
         if len(rows) < len(self.texts):
-            self.keep(rows)
+            self.select_rows(rows)
         self.append(torch.tensor([tokens[row] for row in rows]))
 
     @torch.inference_mode()
-    def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these texts only."""
+    def select_rows(self, rows: Sequence[int]) -> None:
+        """Drop all other texts."""
         index = torch.tensor(rows, dtype=torch.int64, device=self.weight.device)
         self.texts = [self.texts[row] for row in rows]
         self.lengths = self.lengths[index]
         for cache in self.caches():
-            cache.keep(index)
+            cache.select_rows(index)
 
     def refill(self, rows: Tensor, windows: list[list[int]]) -> None:
-        """Read these rows anew from their beginning."""
+        """Read these rows again from the beginning of their windows."""
         self.lengths[rows] = torch.tensor([len(window) for window in windows], device=self.weight.device)
         longest = max(map(len, windows))
-        padded = [window + [0] * (longest - len(window)) for window in windows]  # nobody looks behind a row's end
+        padded = [window + [0] * (longest - len(window)) for window in windows]  # columns behind a row's end are masked
         self.fill(rows, torch.tensor(padded, dtype=torch.int64, device=self.weight.device))
 
     @abstractmethod
@@ -118,7 +162,7 @@ class Decoder(ABC):
 class EnergyDecoder(Decoder):
     """An EBT: per token one position of the observed stream for each landscape, and the steps of one prediction."""
 
-    def __init__(self, model: EnergyLanguageModel, plan: Plan, texts: Sequence[Sequence[int]], room: int) -> None:
+    def __init__(self, model: EnergyLM, plan: WalkPlan, texts: Sequence[Sequence[int]], room: int) -> None:
         super().__init__(model.network.shape, model.network.head.weight, texts, room)
         self.model, self.network, self.plan = model, model.network, plan
         columns = self.capacity + self.network.time_tokens
@@ -132,8 +176,8 @@ class EnergyDecoder(Decoder):
     def caches(self) -> list[Cache]:
         return list(self.cache_of.values())
 
-    def keep(self, rows: Sequence[int]) -> None:
-        super().keep(rows)
+    def select_rows(self, rows: Sequence[int]) -> None:
+        super().select_rows(rows)
         self.hidden_of = {k: hidden_BD[list(rows)] for k, hidden_BD in self.hidden_of.items()}
 
     def fill(self, rows: Tensor, tokens_BS: Tensor) -> None:
@@ -145,7 +189,8 @@ class EnergyDecoder(Decoder):
             if network.time_tokens:
                 x_BSD = network.with_time_token(x_BSD, landscape)
             angles = network.rotations[: x_BSD.shape[1]]
-            hidden_BSD, _ = network.observe(x_BSD, network.condition(landscape), angles, None, cache.fill(rows))
+            condition, past = network.condition(landscape), cache.fill(rows)
+            hidden_BSD, _ = network.forward_observed(x_BSD, condition, angles, None, past)
             if hidden_BSD is not None:
                 ends_B = (self.lengths[rows] - 1 + network.time_tokens).clamp(min=0)
                 hidden_BD = self.hidden_of[landscape].clone()
@@ -156,20 +201,20 @@ class EnergyDecoder(Decoder):
         network = self.network
         columns_B = self.lengths - 1 + network.time_tokens
         used = int(columns_B.max()) + 1
-        mask = up_to(columns_B, used)
+        mask = prefix_mask(columns_B, used)
         x_B1D, angles = network.embedding(tokens_B)[:, None], network.rotations[columns_B][:, None, None]
         for landscape, cache in self.cache_of.items():
             past = cache.extend(columns_B, used)
-            hidden_B1D, _ = network.observe(x_B1D, network.condition(landscape), angles, mask, past)
+            hidden_B1D, _ = network.forward_observed(x_B1D, network.condition(landscape), angles, mask, past)
             if hidden_B1D is not None:
                 self.hidden_of[landscape] = hidden_B1D[:, 0]
 
     def context(self, landscape: int) -> Context:
-        """What one prediction after each text sees."""
+        """The context of one prediction after each text."""
         network = self.network
         ends_B = self.lengths + network.time_tokens
         used = int(ends_B.max())
-        seen = up_to(ends_B - 1, used + 1)
+        seen = prefix_mask(ends_B - 1, used + 1)
         seen[..., -1] = True  # a prediction's own place
         bias = torch.zeros(seen.shape, dtype=self.weight.dtype, device=self.weight.device)
         context = Context(
@@ -185,21 +230,21 @@ class EnergyDecoder(Decoder):
         """Candidates share the cache: they are positions that do not see one another."""
         candidates_G = torch.arange(self.plan.candidates, device=self.lengths.device)
         positions_BG = (self.lengths - 1)[:, None].expand(-1, self.plan.candidates)
-        thought = think(self.model, Contexts(self.context), positions_BG, self.plan, candidates_G)
+        walks = walk_positions(self.model, Contexts(self.context), positions_BG, self.plan, candidates_G)
         chosen_B = torch.zeros_like(self.lengths)
         if self.plan.candidates > 1:
-            chosen_B = believed(thought.first_energy, thought.energy, self.plan.choice).argmax(1)
-        return Prediction(thought.logits[torch.arange(len(chosen_B)), chosen_B], thought, chosen_B)
+            chosen_B = candidate_score(walks.first_energy, walks.energy, self.plan.choice).argmax(1)
+        return Prediction(walks.y[torch.arange(len(chosen_B)), chosen_B], walks, chosen_B)
 
     @torch.inference_mode()
     def energy_of(self, tokens_B: Tensor) -> Tensor:
-        """The energy of a token as the next one of each text, where the walk ends. [B] -> [B]"""
+        """The energy of a token as the next one of each text, on the last landscape. [B] -> [B]"""
         context = self.context(self.plan.steps[-1].landscape)
         return self.network.energy(self.network.prediction_embedding[tokens_B][:, None], context)[:, 0]
 
 
 class TransformerDecoder(Decoder):
-    """A Transformer++: the logits of a text's last position, known as soon as it is read."""
+    """A Transformer++: reading a token computes the logits of the next one."""
 
     def __init__(self, model: LanguageModel, texts: Sequence[Sequence[int]], room: int) -> None:
         assert isinstance(model.network, Transformer)
@@ -225,23 +270,23 @@ class TransformerDecoder(Decoder):
     def extend(self, tokens_B: Tensor) -> None:
         columns_B = self.lengths - 1
         used = int(columns_B.max()) + 1
-        mask, angles = up_to(columns_B, used), self.network.rotations[columns_B][:, None, None]
+        mask, angles = prefix_mask(columns_B, used), self.network.rotations[columns_B][:, None, None]
         x_B1D = self.network.embedding(tokens_B)[:, None]
         for block, past in zip(self.network.blocks, self.cache.extend(columns_B, used), strict=True):
             x_B1D = block(x_B1D, angles, mask, past)
         self.logits_BV = self.network.head(self.network.norm(x_B1D))[:, 0]
 
-    def keep(self, rows: Sequence[int]) -> None:
-        super().keep(rows)
+    def select_rows(self, rows: Sequence[int]) -> None:
+        super().select_rows(rows)
         self.logits_BV = self.logits_BV[list(rows)]
 
     def predict(self) -> Prediction:
         return Prediction(self.logits_BV)
 
 
-def make_decoder(model: LanguageModel, plan: Plan | None, texts: Sequence[Sequence[int]], room: int) -> Decoder:
-    """The decoder of a model. texts: token ids, from which the reading begins; room: tokens that will be appended."""
-    if isinstance(model, EnergyLanguageModel):
+def make_decoder(model: LanguageModel, plan: WalkPlan | None, texts: Sequence[Sequence[int]], room: int) -> Decoder:
+    """The decoder of a model. texts: token ids of the prompts; room: number of tokens that will be appended."""
+    if isinstance(model, EnergyLM):
         assert plan is not None
         return EnergyDecoder(model, plan, texts, room)
     return TransformerDecoder(model, texts, room)

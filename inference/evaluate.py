@@ -1,126 +1,160 @@
-"""`python -m inference evaluate`: how well a model predicts a text, or answers the questions of a dataset."""
+"""`python -m inference evaluate`: the loss of a model on a text, or its answers to the questions of a dataset."""
 
 from __future__ import annotations
 
+import math
 import re
+import sys
 import time
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from config import RunConfig, SettingsError
-from config.flags import FLAGS
-from config.settings import Data, Inference
+from config.settings import Inference, Text, Transformer, all_flags
 from core.errors import UserError
-from data.errors import DataError
-from data.sources import HUB, Source, find_source
-from data.sources.hub import HubSource
-from inference.commands import COMMANDS, Answering, Evaluate, Model
-from inference.evaluation_report import Work, record, save, show_answers, show_text
-from inference.loading import load, output_folder
-from inference.questions import Asker, read_questions, summary
-from inference.text_loss import empty_split, measure, other_text, own_text
-from inference.thinking import make_plan
-from training.resume import weights_path
+from core.files import append_row
+from core.text import plural, printable_lines
+from data.language.sources import HUB, Source, find_source
+from data.language.sources.hub_dataset import HubSource
+from inference.commands import COMMANDS, EvaluateFlags, GreedyInference, ModelFlags
+from inference.loading import Loaded, load, output_folder
+from inference.questions import Answer, QuestionAnswerer, read_questions, summary
+from inference.text_loss import TextRows, bits_per_nat, empty_split, measure_text, text_of_dataset, text_of_run
+from inference.thinking import WalkPlan, plan_from_flags
+from runs.checkpoints import weights_path
 
 LANDSCAPE_POINTS = 41
 WITH_TEXT_FIELD = ("jsonl", "csv", "parquet", "arrow")
-DRAWING = ("infer_max_gen_len", "infer_temp", "infer_topp", "infer_topk")
-# What the door of the training takes with --execution_mode inference; the rest is the checkpoint's.
-TAKEN = (
+SAMPLING_FLAGS = ("infer_max_gen_len", "infer_temp", "infer_topp", "infer_topk")
+# Flags of train_model.py that --execution_mode inference accepts; the checkpoint determines the others.
+ACCEPTED_FLAGS = (
     *("execution_mode", "config", "only_test", "only_test_model_ckpt", "run_name", "logs_dir", "no_wandb", "seed"),
     *("gpus", "dataset_name", "dataset_dir", "text_field", "limit_test_batches", "batch_size_per_device"),
 )
+RECORD = "evaluation.jsonl"
+ANSWERS_PRINTED, ANSWER_WIDTH = 3, 100
 
 
-def main(model: Model, command: Evaluate, inference: Inference, preferred: str = "valid", share: float = 1.0) -> int:
-    """preferred: the split, where none is named. share: of the rows, or questions, that are looked at."""
-    asks = is_question_set(command.dataset_name) and not command.as_text
-    check_flags(command, inference, asks)
+@dataclass(frozen=True)
+class EvaluationJob:
+    """One evaluation. is_own_data: of the run itself; share: of the rows or questions to evaluate."""
+
+    loaded: Loaded
+    command: EvaluateFlags
+    inference: Inference
+    seed: int
+    plan: WalkPlan | None
+    data: Text
+    source: Source
+    is_own_data: bool
+    split: str
+    share: float
+    folder: Path
+
+    @property
+    def title(self) -> str:
+        part = "all" if self.split == "all" else f"{self.split} split"
+        return f"{self.data.dataset_name}, {part}"
+
+
+def main(
+    model: ModelFlags, command: EvaluateFlags, inference: Inference, preferred: str = "valid", share: float = 1.0
+) -> int:
+    """preferred: the split, where none is named. share: of the rows, or questions, to evaluate."""
+    has_questions = is_question_set(command.dataset_name) and not command.as_text
+    check_flags(command, inference, has_questions)
     loaded = load(model)
-    plan = make_plan(loaded.model, inference, model.seed)
+    plan = plan_from_flags(loaded.model, inference, model.seed)
     if inference.infer_plot_energy_landscape and plan is None:
         raise UserError("--infer_plot_energy_landscape: this model has no energy to draw; choose an EBT's run.")
-    data = chosen_data(loaded.config.data, command)
-    source, own = find_source(data), is_same(loaded.config.data, data) and not asks
-    split = command.split or (preferred if own else first_split(source, preferred))
+    data = select_data(loaded.config[Text], command)
+    source, is_own_data = find_source(data), is_run_data(loaded.config[Text], data) and not has_questions
+    split = command.split or (preferred if is_own_data else first_split(source, preferred))
     folder = output_folder(loaded, inference)
-    work = Work(loaded, command, inference, model.seed, plan, data, source, own, split, share, folder)
+    job = EvaluationJob(loaded, command, inference, model.seed, plan, data, source, is_own_data, split, share, folder)
     print(f"{loaded.config.run.model_name} at step {loaded.step:,} ({loaded.checkpoint})")
-    return ask(work) if asks else read(work)
+    return evaluate_questions(job) if has_questions else evaluate_text(job)
 
 
-def evaluate_checkpoint(config: RunConfig) -> int:
+def evaluate_from_training_flags(config: RunConfig) -> int:
     """The same from `python train_model.py --only_test --execution_mode inference`, on the test split."""
-    typed = {name for name, source in config.sources.items() if source == "command line"}
-    used = {name for name, flag in FLAGS.items() if flag.group == "inference"} - {*COMMANDS["evaluate"].without}
+    on_command_line = {name for name, source in config.sources.items() if source == "command line"}
+    used = {name for name, flag in all_flags().items() if flag.group == "inference"} - {*COMMANDS["evaluate"].without}
     problems = [
         f"--{name} has no effect with --execution_mode inference: remove it; the checkpoint's run says the rest."
-        for name in sorted(typed - used - {*TAKEN})
+        for name in sorted(on_command_line - used - {*ACCEPTED_FLAGS})
     ]
     if problems:
         raise SettingsError(problems)
-    given = {
+    dataset = {
         name: getattr(config.data, name)
         for name in ("dataset_name", "dataset_dir", "text_field")
-        if is_given(config, name)
+        if is_set(config, name)
     }
     limit, rows = config.debugging.limit_test_batches, config.trainer.batch_size_per_device
     if limit == 0:
         raise UserError("--limit_test_batches is 0: there is nothing to evaluate; give a number of batches or a share.")
-    command = Evaluate(limit=int(limit) * rows if limit > 1 else 0, batch_size=rows, **given)
-    wanted = asdict(config.inference)
-    if not is_given(config, "infer_temp"):
-        del wanted["infer_temp"]
+    command = EvaluateFlags(limit=int(limit) * rows if limit > 1 else 0, batch_size=rows, **dataset)
+    inference = asdict(config[Inference])
+    if not is_set(config, "infer_temp"):
+        del inference["infer_temp"]
     device = "cpu" if config.trainer.gpus == "none" else "auto"
     path = weights_path(config, "only_test_model_ckpt", str(config.testing.only_test_model_ckpt))
     if not path.is_file():
         raise UserError(f"--only_test_model_ckpt is {str(path)!r}: there is no such file; give a .ckpt file, or last.")
-    model = Model(ckpt=str(path), logs_dir=config.logging.logs_dir, device=device, seed=config.trainer.seed)
-    return main(model, command, Answering(**wanted), preferred="test", share=min(limit, 1.0))
+    model = ModelFlags(ckpt=str(path), logs_dir=config.logging.logs_dir, device=device, seed=config.trainer.seed)
+    return main(model, command, GreedyInference(**inference), preferred="test", share=min(limit, 1.0))
 
 
 def first_split(source: Source, preferred: str) -> str:
-    """A split of its own that a dataset is evaluated on; all of it where it has none."""
+    """The split of a dataset to evaluate; all of it where it has none of its own."""
     return next((name for name in (preferred, "valid", "test") if name in source.splits), "all")
 
 
-def is_given(config: RunConfig, name: str) -> bool:
+def is_set(config: RunConfig, name: str) -> bool:
     return config.sources[name] in ("command line", "file")
 
 
 def is_question_set(name: str | None) -> bool:
     dataset = HUB.get((name or "").partition(":")[0])
-    return dataset is not None and dataset.asking is not None
+    return dataset is not None and dataset.question_format is not None
 
 
-def check_flags(command: Evaluate, inference: Inference, asks: bool) -> None:
-    """Flags that would have no effect on what is asked for."""
+def check_flags(command: EvaluateFlags, inference: Inference, has_questions: bool) -> None:
+    """Refuse flags that would have no effect."""
     problems = []
     sets = ", ".join(name for name in HUB if is_question_set(name))
     if command.as_text and not is_question_set(command.dataset_name):
         problems.append(
             f"--as_text has no effect without a dataset of questions: remove it, or choose --dataset_name {sets}."
         )
-    drawing = [name for name in DRAWING if getattr(inference, name) != getattr(Answering(), name)]
-    if not asks:
+    sampling = [name for name in SAMPLING_FLAGS if getattr(inference, name) != getattr(GreedyInference(), name)]
+    if not has_questions:
         problems += [
             f"--{name} has no effect where nothing is generated: remove it, or ask with --dataset_name {sets}."
-            for name in drawing
+            for name in sampling
         ]
     elif inference.infer_temp == 0:
         problems += [
             f"--{name} has no effect with --infer_temp 0, which draws nothing: remove it, or give a temperature."
-            for name in drawing
+            for name in sampling
             if name in ("infer_topp", "infer_topk")
         ]
     if problems:
         raise SettingsError(problems)
 
 
-def chosen_data(run: Data, command: Evaluate) -> Data:
-    """The dataset that the flags name; what they leave open is the run's where it is the run's dataset."""
+def select_data(run: Text, command: EvaluateFlags) -> Text:
+    """The dataset that the flags name, with the settings of the run for what they leave open."""
     data = run
     if command.dataset_name not in (None, run.dataset_name):
-        data = replace(run, dataset_name=command.dataset_name, dataset_dir=None, text_field=Data().text_field)
+        data = replace(run, dataset_name=command.dataset_name, dataset_dir=None, text_field=Text().text_field)
     if command.dataset_dir is not None:
         data = replace(data, dataset_dir=command.dataset_dir)
     if command.text_field is not None:
@@ -130,75 +164,208 @@ def chosen_data(run: Data, command: Evaluate) -> Data:
                 f"remove it, or choose {', '.join(WITH_TEXT_FIELD)}."
             )
         data = replace(data, text_field=command.text_field)
-    return data if is_same(run, data) else replace(data, max_documents=0)
+    return data if is_run_data(run, data) else replace(data, max_documents=0)
 
 
-def is_same(run: Data, data: Data) -> bool:
-    """Whether it is the run's own dataset, or its files at another place, those of the run being gone."""
+def is_run_data(run: Text, data: Text) -> bool:
+    """Whether it is the dataset of the run, or its files at another place where those of the run are gone."""
     if replace(data, dataset_dir=run.dataset_dir) != run:
         return False
-    return data.dataset_dir == run.dataset_dir or not is_there(run)
+    return data.dataset_dir == run.dataset_dir or not is_available(run)
 
 
-def is_there(data: Data) -> bool:
+def is_available(data: Text) -> bool:
     try:
         find_source(data)
         return True
-    except DataError:
+    except UserError:
         return False
 
 
-def read(work: Work) -> int:
+def evaluate_text(job: EvaluationJob) -> int:
     """Measure the loss on a text."""
-    loaded, command, limit = work.loaded, work.command, work.command.limit
-    if work.own and work.split != "all":
-        text = own_text(loaded, work.data, work.split, limit, work.share)
+    loaded, command, limit = job.loaded, job.command, job.command.limit
+    if job.is_own_data and job.split != "all":
+        text = text_of_run(loaded, job.data, job.split, limit, job.share)
     else:
-        text = other_text(loaded, work.source, work.data, work.split, limit, work.share)
-    result = measure(loaded, work.plan, text, command.batch_size)
-    recorded = record(work, result)  # before anything is shown: a pipe may close
-    show_text(work, result, text)
+        text = text_of_dataset(loaded, job.source, job.data, job.split, limit, job.share)
+    result = measure_text(loaded, job.plan, text, command.batch_size)
+    recorded = record(job, result)  # before printing, as a pipe may close
+    show_text(job, result, text)
     print(f"recorded    {recorded}")
-    if work.inference.infer_plot_energy_landscape:
-        row = text.rows.__getitems__([0])[0].tolist()
+    if job.inference.infer_plot_energy_landscape:
+        row = text.rows.__getitems__([0])["input_ids"][0].tolist()
         *tokens, target = (token for token in row if token != loaded.tokenizer.pad_id)
-        draw_landscape(work, tokens, target)
+        draw_landscape(job, tokens, target)
     return 0
 
 
-def ask(work: Work) -> int:
-    """Let the model answer questions."""
-    assert isinstance(work.source, HubSource)
-    asking, loaded, command = work.source.dataset.asking, work.loaded, work.command
-    assert asking is not None
-    questions = list(read_questions(work.source, work.data, work.split))
+def evaluate_questions(job: EvaluationJob) -> int:
+    """Generate and grade the answers to questions."""
+    assert isinstance(job.source, HubSource)
+    question_format, loaded, command = job.source.dataset.question_format, job.loaded, job.command
+    assert question_format is not None
+    questions = list(read_questions(job.source, job.data, job.split))
     if not questions:
-        raise empty_split(work.split, work.data)
-    found = len(questions)
-    wanted = max(1, int(work.share * found))
-    questions = questions[: min(wanted, command.limit or wanted)]
+        raise empty_split(job.split, job.data)
+    total = len(questions)
+    count = max(1, int(job.share * total))
+    questions = questions[: min(count, command.limit or count)]
     start = time.perf_counter()
-    asker = Asker(loaded, work.plan, work.inference, work.seed, command.batch_size)
-    answers, cut = asker.answer_all(questions, asking, "Asking")
+    answerer = QuestionAnswerer(loaded, job.plan, job.inference, job.seed, command.batch_size)
+    answers, cut = answerer.answer_all(questions, question_format)
     result = {**summary(answers), "cut_prompts": cut, "seconds": time.perf_counter() - start}
-    slug = re.sub(r"[^A-Za-z0-9.-]+", "-", work.data.dataset_name)
-    file = work.folder / f"answers_{slug}_{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+    slug = re.sub(r"[^A-Za-z0-9.-]+", "-", job.data.dataset_name)
+    file = job.folder / f"answers_{slug}_{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
     save(file, [answer.row() for answer in answers])
-    recorded = record(work, result)
-    show_answers(work, answers, result, found)
+    recorded = record(job, result)
+    show_answers(job, answers, result, total)
     print(f"answers     {file}\nrecorded    {recorded}")
-    if work.inference.infer_plot_energy_landscape:
+    if job.inference.infer_plot_energy_landscape:
         prompt = loaded.tokenizer.encode(questions[0].prompt).tolist()
-        draw_landscape(work, [loaded.tokenizer.separator_id, *prompt], None)
+        draw_landscape(job, [loaded.tokenizer.separator_id, *prompt], None)
     return 0
 
 
-def draw_landscape(work: Work, tokens: list[int], target: int | None) -> None:
-    """The energy around the first prediction that was looked at."""
-    from inference.landscape import draw_for_text
+def draw_landscape(job: EvaluationJob, tokens: list[int], target: int | None) -> None:
+    """Draw the energy around the first prediction."""
+    from inference.landscape import save_landscape
 
-    assert work.plan is not None
-    tokens = tokens[-work.loaded.config.architecture.context_length :]
-    path = work.folder / "landscape.png"
-    draw_for_text(work.loaded, tokens, target, work.plan, LANDSCAPE_POINTS, path)
+    assert job.plan is not None
+    tokens = tokens[-job.loaded.config[Transformer].context_length :]
+    path = job.folder / "landscape.png"
+    save_landscape(job.loaded, tokens, target, job.plan, LANDSCAPE_POINTS, path)
     print(f"landscape   {path}")
+
+
+def show_text(job: EvaluationJob, result: dict[str, Any], text: TextRows) -> None:
+    """Print the table of a text and, for an EBT, losses and energies along the walks."""
+    targets = int(result["targets"])
+    of_all = f" of {text.rows.num_units:,}" if text.whole else ""
+    part = (
+        f"{targets:,} tokens"
+        if text.whole and text.count == len(text.rows)
+        else f"the first {targets:,}{of_all} tokens"
+    )
+    bits = bits_per_nat(text.rows)
+    low, high = result.get("loss_low"), result.get("loss_high")
+    table = new_table(low is not None)
+    print(f"\n{job.title}, {part}")
+
+    def line(name: str, value: float, of: Callable[[float], float]) -> None:
+        between = [] if low is None or high is None else [f"{of(low):.4f} to {of(high):.4f}"]
+        table.add_row(name, f"{value:.4f}", *between)
+
+    line("nats per token", result["loss"], lambda loss: loss)
+    line("bits per byte", result["bits_per_byte"], lambda loss: loss * bits)
+    line("perplexity", result["perplexity"], lambda loss: math.exp(min(loss, 700)))
+    table.add_row("accuracy", f"{result['accuracy']:.2%}")
+    table.add_row("top-5 accuracy", f"{result['top5']:.2%}")
+    Console().print(table)
+    if not math.isfinite(result["loss"]):
+        print("the loss is no number: the model's walk, or its weights, went beyond all numbers; take shorter steps")
+    elif low is not None:
+        over = result["interval_over"]
+        few = f", since they are of {plural(result['documents'], 'document')} only" if over == "rows" else ""
+        print(f"95% interval: bootstrap over {result[over]:,} {over}{few}")
+    if job.plan is None:
+        return
+    losses = {name: value for name, value in result.items() if name.startswith("loss_step_")}
+    by_step = ", ".join(f"{name.removeprefix('loss_step_')}: {value:.4f}" for name, value in losses.items())
+    of_all = f", mean of {job.plan.candidates} candidates" if job.plan.candidates > 1 else ""
+    print(f"loss after steps {by_step}{of_all}; thinking gains {result['thinking_gain']:.4f} nats per token")
+    print(f"energy from {result['energy_first']:.4f} to {result['energy_last']:.4f}, mean of all tokens")
+    if "steps" in result:
+        shares = ", ".join(f"{step}: {count / targets:.1%}" for step, count in result["steps"].items())
+        print(f"steps taken {result['mean_steps']:.2f} on average ({shares} of the tokens)")
+
+
+def show_answers(job: EvaluationJob, answers: list[Answer], result: dict[str, Any], total: int) -> None:
+    """Print the table of a question set, remarks on it, and the first answers."""
+    all_questions = plural(total, "question")
+    part = all_questions if len(answers) == total else f"the first {len(answers):,} of {all_questions}"
+    table = new_table(True)
+    print(f"\n{job.title}, {part}")
+    table.add_row("exact match", f"{result['exact']:.2%}", f"{result['exact_low']:.2%} to {result['exact_high']:.2%}")
+    table.add_row("F1", f"{result['f1']:.2%}")
+    if "choice_accuracy" in result:
+        between = f"{result['choice_low']:.2%} to {result['choice_high']:.2%}"
+        table.add_row("likeliest choice is right", f"{result['choice_accuracy']:.2%}", between)
+    Console().print(table)
+    if job.split not in (*job.source.splits, "all"):
+        print(f"the {job.split} split is cut from the training examples: {job.data.dataset_name} has none of its own")
+    if result["cut_prompts"]:
+        context = job.loaded.config[Transformer].context_length
+        cut = plural(result["cut_prompts"], "prompt")
+        print(f"longer than the context of {context} tokens, so that only the end was read: {cut}")
+    if result["unfinished"]:
+        longest = job.inference.infer_max_gen_len
+        print(f"cut off at --infer_max_gen_len {longest}: {plural(result['unfinished'], 'answer')}")
+    for answer in answers[:ANSWERS_PRINTED]:
+        accepted = " | ".join(answer.question.accepted)
+        for name, text in {
+            "asked": answer.question.prompt[-ANSWER_WIDTH:],
+            "said": answer.text,
+            "right": accepted,
+        }.items():
+            shown = printable_lines(text.replace("\n", " "), sys.stdout.encoding)[0]
+            print(f"  {name:6} | {shown[:ANSWER_WIDTH]}")
+        print()
+
+
+def new_table(with_interval: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_header=with_interval)
+    table.add_column("")
+    table.add_column("", justify="right")
+    if with_interval:
+        table.add_column("95% interval", justify="right")
+    return table
+
+
+def record(job: EvaluationJob, result: dict[str, Any]) -> Path:
+    """Append the evaluation to evaluation.jsonl. -> its path"""
+    loaded = job.loaded
+    row = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "run_id": loaded.folder.run_id if loaded.folder else None,
+        "checkpoint": str(loaded.checkpoint.resolve()),
+        "step": loaded.step,
+        "dataset": job.data.dataset_name,
+        "dataset_dir": job.data.dataset_dir,
+        "split": job.split,
+        "settings": settings_of(job),
+        "results": finite(result),
+    }
+    save(job.folder / RECORD, [row])
+    return job.folder / RECORD
+
+
+def settings_of(job: EvaluationJob) -> dict[str, Any]:
+    """Flags that differ from their defaults, except those that the record has in other fields."""
+    elsewhere = {"split", "dataset_name", "dataset_dir", "infer_output_dir"}
+    changed: dict[str, Any] = {"seed": job.seed} if job.seed else {}
+    if job.share < 1:
+        changed["limit_test_batches"] = job.share
+    for settings in (job.command, job.inference):
+        for field in fields(settings):
+            value = getattr(settings, field.name)
+            if value != field.default and field.name not in elsewhere:
+                changed[field.name] = value
+    return changed
+
+
+def finite(result: dict[str, Any]) -> dict[str, Any]:
+    """The results with None for numbers that are not finite, which JSON cannot represent."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in result.items()
+    }
+
+
+def save(file: Path, rows: list[dict[str, Any]]) -> None:
+    try:
+        for row in rows:
+            append_row(file, row)
+    except OSError as error:
+        raise UserError(
+            f"{file}: cannot write there ({error.strerror}): choose another folder with --infer_output_dir."
+        ) from error

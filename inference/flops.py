@@ -1,4 +1,4 @@
-"""What thinking costs per token, counted on the model itself."""
+"""FLOPs of a walk per token, counted on the model itself."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from inference.thinking import Plan, think, with_steps
-from models.energy_language_model import EnergyLanguageModel
+from inference.thinking import WalkPlan, walk_positions, with_steps
 from models.energy_transformer import EnergyTransformer
+from models.language import EnergyLM
 
 
 @dataclass(frozen=True)
-class ThinkingCost:
-    """FLOPs per token, and how often the prediction stream runs for a step.
+class WalkCost:
+    """FLOPs per token, and the passes of the prediction stream that a step takes.
 
-    landscapes: which ones the steps of the longest walk are on. observed: reading a token for one of them. end: the
-    energy of where a walk ended, needed to choose among several. start: a Transformer++'s logits, where walks begin
-    there; all candidates share them.
+    landscapes: of each step of the longest walk. observed: reading a token for one landscape. end: the energy at the
+    end of a walk, needed to select among several. start: the logits of the prior, where walks begin there; shared by
+    all candidates.
     """
 
     landscapes: tuple[int, ...]
@@ -31,36 +31,36 @@ class ThinkingCost:
     start: float = 0.0
 
     def flops(self, steps: int, candidates: int) -> float:
-        choosing = self.end if candidates > 1 else 0
+        selecting = self.end if candidates > 1 else 0
         read = len(set(self.landscapes[:steps])) or bool(self.start)
-        return read * self.observed + self.start + candidates * (steps * self.step + choosing)
+        return read * self.observed + self.start + candidates * (steps * self.step + selecting)
 
     def passes(self, steps: int, candidates: int) -> int:
         return candidates * (steps * self.passes_per_step + (candidates > 1))
 
 
-def thinking_cost(model: EnergyLanguageModel, plan: Plan, length: int) -> ThinkingCost:
-    """The cost of thinking at every position of a row of this length."""
+def walk_cost(model: EnergyLM, plan: WalkPlan, length: int) -> WalkCost:
+    """The cost of walks at every position of a row of this length."""
     tokens_1S = torch.zeros(1, length, dtype=torch.int64, device=model.device)
     positions_1S = torch.arange(length, device=model.device)[None]
     contexts = model.contexts(tokens_1S)
 
     def walk(steps: int) -> tuple[int, int]:
-        some = with_steps(plan, steps)
-        for step in some.steps:
-            contexts(step.landscape)  # read beforehand, and not counted here
+        shortened = with_steps(plan, steps)
+        for step in shortened.steps:
+            contexts(step.landscape)  # computed before counting begins
         with FlopCounterMode(display=False) as counter:
-            thought = think(model, contexts, positions_1S, some)
-            _ = thought.energy  # of which there is one, however many steps
-        return counter.get_total_flops(), thought.passes
+            end = walk_positions(model, contexts, positions_1S, shortened)
+            _ = end.energy  # computed once, whatever the number of steps
+        return counter.get_total_flops(), end.passes
 
     with torch.no_grad():
         (one, passes_one), (two, passes_two) = walk(1), walk(2)
-        observed = flops_of_reading(model.network, length)
+        observed = forward_flops(model.network, length)
         with FlopCounterMode(display=False) as counter:
             model.start(tokens_1S, fixed=True, contexts=contexts)
         start = counter.get_total_flops()
-    return ThinkingCost(
+    return WalkCost(
         tuple(step.landscape for step in plan.steps),
         observed,
         (two - one) / length,
@@ -70,13 +70,13 @@ def thinking_cost(model: EnergyLanguageModel, plan: Plan, length: int) -> Thinki
     )
 
 
-def flops_of_reading(network: nn.Module, length: int) -> float:
+def forward_flops(network: nn.Module, length: int) -> float:
     """FLOPs per token of the observed stream, or of a whole Transformer++, without a backward pass.
 
-    On tensors that have shapes and no memory: there attention is made of products that the counter knows.
+    Counted on the meta device, where attention consists of matrix products that the counter knows.
     """
-    shadow = copy.deepcopy(network).to("meta")
+    meta_network = copy.deepcopy(network).to("meta")
     tokens_1S = torch.zeros(1, length, dtype=torch.int64, device="meta")
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        shadow.context(tokens_1S, 0) if isinstance(shadow, EnergyTransformer) else shadow(tokens_1S)
+        meta_network.context(tokens_1S, 0) if isinstance(meta_network, EnergyTransformer) else meta_network(tokens_1S)
     return counter.get_total_flops() / length

@@ -1,99 +1,97 @@
-"""`python -m inference generate`: go on from a prompt, from many, or from what a person types."""
+"""`python -m inference generate`: continue one prompt, many, or what a person types; print the text, write JSONL."""
 
 from __future__ import annotations
 
-import os
+import json
 import sys
-from typing import TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TextIO
 
 from config.flags import SettingsError
 from config.settings import Inference
 from core.errors import UserError
-from core.progress import notice, progress
-from inference.commands import Generate, Model
-from inference.continuation import Generator, Row
-from inference.loading import load
-from inference.prompts import asked, read_prompts
-from inference.results import STDOUT, Results, open_results, wanted_path
-from training.showing import readable
+from core.progress import print_note, progress
+from core.text import printable_lines
+from inference.commands import GenerateFlags, ModelFlags
+from inference.generator import Continuation, Generator, Prompt
+from inference.loading import Loaded, load
 
-TITLE = 60  # letters of a prompt above its continuation
-CLOSED_PIPE = 141  # the exit status of a program whose reader left: 128 + SIGPIPE
+TITLE_LENGTH = 60  # characters of a prompt above its continuation
+STDOUT = "-"
+FILE_NAME = "generate.jsonl"  # in --infer_output_dir
+PROMPT_SIGN = "> "
+QUIT = "/quit"
 
 
-def main(model: Model, command: Generate, inference: Inference) -> int:
-    """The exit status; a reader that leaves early (| head) ends it quietly."""
-    refuse_idle(inference)
+def main(model: ModelFlags, command: GenerateFlags, inference: Inference) -> int:
+    check_flags(inference)
     prompts = read_prompts(command)
-    path = wanted_path(command, inference)
+    path = output_path(command, inference)
     loaded = load(model)
-    generator = Generator(loaded, command, inference, model.seed, in_detail=path is not None)
-    rows = [generator.row(prompt) for prompt in prompts or ()]
-    notice(f"{loaded.config.run.model_name}, step {loaded.step}: {loaded.checkpoint}")
+    generator = Generator(loaded, command, inference, model.seed, with_energies=path is not None)
+    rows = [generator.continuation(prompt) for prompt in prompts or ()]
+    print_note(f"{loaded.config.run.model_name}, step {loaded.step}: {loaded.checkpoint}")
     try:
         with open_results(command, inference, loaded, model.seed) as results:
-            screen = Screen(sys.stdout, inference, silent=path == STDOUT)
+            console = ConsoleWriter(sys.stdout, inference, silent=path == STDOUT)
             if prompts is None:
-                converse(generator, screen, results)
+                generate_interactive(generator, console, results)
             elif len(rows) == 1:
-                alone(generator, rows[0], screen, results)
+                generate_one(generator, rows[0], console, results)
             else:
-                several(generator, rows, screen, results)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains when it ends
-        return CLOSED_PIPE
+                generate_many(generator, rows, console, results)
     finally:
         if generator.totals.tokens:
-            notice(generator.totals.closing())
+            print_note(generator.totals.summary())
     return 0
 
 
-def refuse_idle(inference: Inference) -> None:
-    """Flags that would have no effect."""
-    narrowing = {"infer_topk": inference.infer_topk > 0, "infer_topp": inference.infer_topp < 1}
-    if inference.infer_temp == 0 and any(narrowing.values()):
-        raise SettingsError(
-            [
-                f"--{name} has no effect with --infer_temp 0, which takes the likeliest: remove one of them."
-                for name, given in narrowing.items()
-                if given
-            ]
-        )
+def check_flags(inference: Inference) -> None:
+    """Refuse flags that would have no effect."""
+    truncation = {"infer_topk": inference.infer_topk > 0, "infer_topp": inference.infer_topp < 1}
+    names = [name for name, is_set in truncation.items() if is_set and inference.infer_temp == 0]
+    if names:
+        effect = "has no effect with --infer_temp 0, which takes the likeliest: remove one of them."
+        raise SettingsError([f"--{name} {effect}" for name in names])
 
 
-def alone(generator: Generator, row: Row, screen: Screen, results: Results) -> None:
-    """One prompt: its text is printed as it comes."""
-    screen.begin(row)
+def generate_one(generator: Generator, row: Continuation, console: ConsoleWriter, results: ResultWriter) -> None:
+    """One prompt: its text is printed token by token."""
+    console.begin(row)
     try:
-        for _, text in generator.go_on([row]):
-            screen.put(text)
+        for _, text in generator.continue_all([row]):
+            console.put(text)
     except (KeyboardInterrupt, UserError):
         if row.tokens:
-            screen.put(row.close(None))
-            screen.end(row)
+            console.put(row.close(None))
+            console.end(row)
         raise
-    screen.end(row)
+    console.end(row)
     results.add(row)
 
 
-def several(generator: Generator, rows: list[Row], screen: Screen, results: Results) -> None:
+def generate_many(
+    generator: Generator, rows: list[Continuation], console: ConsoleWriter, results: ResultWriter
+) -> None:
     """Many prompts: each is printed when it and all before it are done."""
-    size, most = generator.command.batch_size, generator.inference.infer_max_gen_len
+    size, longest = generator.command.batch_size, generator.inference.infer_max_gen_len
     shown = 0
 
-    def show(row: Row) -> None:
+    def show(row: Continuation) -> None:
         nonlocal shown
         shown += 1
-        screen.whole(row, shown, len(rows))
+        console.whole(row, shown, len(rows))
 
-    with progress("generating", "tokens at most", len(rows) * most) as advance:
-        if screen.file.isatty():
-            screen.file = sys.stdout  # the bar's, which makes room for a text; elsewhere it would swallow it
+    with progress("generating", "tokens at most", len(rows) * longest) as advance:
+        if console.file.isatty():
+            console.file = sys.stdout  # replaced by the bar, which makes room for text
         for first in range(0, len(rows), size):
             batch = rows[first : first + size]
             try:
-                for row, _ in generator.go_on(batch):
-                    advance(1 if row.finish is None else 1 + most - len(row.tokens))
+                for row, _ in generator.continue_all(batch):
+                    advance(1 if row.finish is None else 1 + longest - len(row.tokens))
                     while shown < len(rows) and rows[shown].finish is not None:
                         results.add(rows[shown])
                         show(rows[shown])
@@ -107,19 +105,19 @@ def several(generator: Generator, rows: list[Row], screen: Screen, results: Resu
                 raise
 
 
-def converse(generator: Generator, screen: Screen, results: Results) -> None:
-    """Ask, answer, and ask again; a mistake is told, and asking goes on."""
-    for prompt in asked(sign_on_stdout=not screen.silent):
+def generate_interactive(generator: Generator, console: ConsoleWriter, results: ResultWriter) -> None:
+    """Read prompts and continue each; a mistake is printed and does not end the loop."""
+    for prompt in read_interactive(sign_on_stdout=not console.silent):
         try:
             if isinstance(prompt, UserError):
                 raise prompt
-            alone(generator, generator.row(prompt), screen, results)
+            generate_one(generator, generator.continuation(prompt), console, results)
         except UserError as mistake:
-            notice(str(mistake))
+            print_note(str(mistake))
 
 
-class Screen:
-    """Where continuations are printed; silent where the JSONL is printed instead."""
+class ConsoleWriter:
+    """Prints continuations; silent where the JSONL is printed instead."""
 
     def __init__(self, file: TextIO, inference: Inference, silent: bool) -> None:
         self.file, self.encoding = file, file.encoding
@@ -127,23 +125,23 @@ class Screen:
 
     def put(self, text: str) -> None:
         if text and not self.silent:
-            self.file.write(visible(text, self.encoding))
+            self.file.write(printable(text, self.encoding))
             self.file.flush()
 
-    def begin(self, row: Row) -> None:
+    def begin(self, row: Continuation) -> None:
         self.put(row.prompt.text if self.inference.infer_echo else "")
 
-    def end(self, row: Row) -> None:
-        """The last line of a text and, if asked for, how likely the model found it."""
+    def end(self, row: Continuation) -> None:
+        """End the last line of a text and, with --infer_logprobs, print its log-probability."""
         self.put("\n")
         if self.inference.infer_logprobs and row.tokens:
             count, mean, perplexity = len(row.tokens), row.mean_logprob, row.perplexity
             self.put(f"[{count} tokens, mean log-probability {mean:.4f}, perplexity {perplexity:.2f}]\n")
 
-    def whole(self, row: Row, number: int, count: int) -> None:
-        """One of several, with the beginning of its prompt as a title."""
+    def whole(self, row: Continuation, number: int, count: int) -> None:
+        """A complete continuation, below a title with the beginning of its prompt."""
         prompt = row.prompt.text
-        title = prompt if len(prompt) <= TITLE else prompt[: TITLE - 3] + "..."
+        title = prompt if len(prompt) <= TITLE_LENGTH else prompt[: TITLE_LENGTH - 3] + "..."
         in_one_line = title.replace("\n", "\\n").replace("\t", "\\t")
         self.put(f"== {number} of {count}: {in_one_line}\n")
         self.begin(row)
@@ -152,6 +150,145 @@ class Screen:
         self.put("\n")
 
 
-def visible(text: str, encoding: str | None) -> str:
-    """A text as it may be printed: what a terminal would obey is written out, except new lines and tabs."""
-    return "\t".join("\n".join(readable(part, encoding)) for part in text.split("\t"))
+def printable(text: str, encoding: str | None) -> str:
+    """A text with its control characters escaped, except new lines and tabs."""
+    return "\t".join("\n".join(printable_lines(part, encoding)) for part in text.split("\t"))
+
+
+def read_prompts(command: GenerateFlags) -> list[Prompt] | None:
+    """The prompts of the command line; None to read them interactively."""
+    given = {"prompt": command.prompt is not None, "prompts": command.prompts is not None}
+    flags = [f"--{name}" for name in (*given, "interactive") if given.get(name, command.interactive)]
+    if len(flags) > 1:
+        raise SettingsError([f"{' and '.join(flags)} are given together: each says what to go on from; keep one."])
+    if command.prompt is not None:
+        return [Prompt(command.prompt, "--prompt")]
+    if command.prompts is not None:
+        return read_file(command.prompts)
+    if command.interactive or sys.stdin.isatty():
+        return None
+    where = "standard input"
+    text = as_text(sys.stdin.buffer.read(), where).removesuffix("\n")  # echo and editors add it
+    if not text:
+        raise UserError(f"{where} is empty: give a text there, or with --prompt or --prompts.")
+    return [Prompt(text, where)]
+
+
+def as_text(data: bytes, where: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        wrong = f"byte {error.start + 1} of it is 0x{data[error.start]:02x}"
+        raise UserError(f"{where} is not UTF-8, {wrong}: convert it to UTF-8.") from error
+
+
+def read_file(name: str) -> list[Prompt]:
+    """A prompt a line; in a .jsonl file, the field `prompt` of each line."""
+    flag = f"--prompts is {name!r}"
+    try:
+        data = Path(name).read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(f"{flag}: there is no such file.") from error
+    except OSError as error:
+        raise UserError(f"{flag}: it cannot be read ({error.strerror}).") from error
+    lines = as_text(data, f"--prompts {name}").removeprefix("\ufeff").removesuffix("\n").split("\n")
+    if lines == [""]:
+        raise UserError(f"{flag}: the file is empty; write a prompt a line into it.")
+    read = prompt_from_json if name.endswith(".jsonl") else prompt_from_line
+    return [read(line.removesuffix("\r"), f"line {number} of {name}") for number, line in enumerate(lines, 1)]
+
+
+def prompt_from_line(line: str, where: str) -> Prompt:
+    if not line:
+        raise UserError(f"{where} is empty: write a prompt there, or remove the line.")
+    return Prompt(line, where)
+
+
+def prompt_from_json(line: str, where: str) -> Prompt:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f'{where} is not JSON ({error}): write {{"prompt": "..."}}.') from error
+    if not isinstance(fields, dict) or not isinstance(fields.get("prompt"), str):
+        raise UserError(f'{where} has no text `prompt`: write {{"prompt": "..."}}.')
+    text = fields.pop("prompt")
+    if not text:
+        raise UserError(f"{where} has an empty `prompt`: write a text there, or remove the line.")
+    return Prompt(as_text(text.encode(errors="surrogatepass"), where), where, fields)
+
+
+def read_interactive(sign_on_stdout: bool) -> Iterator[Prompt | UserError]:
+    """The lines that a person types, each a prompt, until the end of the input, /quit, or two empty lines.
+
+    A line that is not text is yielded as an error, so that reading continues.
+    """
+    if sys.stdin.isatty():
+        import readline  # noqa: F401  (importing it lets input() edit its line)
+    # a wrong byte must not end the session: as_text reports it
+    sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+    empty = 0
+    while empty < 2:
+        if not sign_on_stdout:
+            print(PROMPT_SIGN, end="", file=sys.stderr, flush=True)
+        try:
+            line = input(PROMPT_SIGN if sign_on_stdout else "")
+        except EOFError:
+            print(file=sys.stdout if sign_on_stdout else sys.stderr)
+            return
+        if line.strip() == QUIT:
+            return
+        empty = 0 if line else empty + 1
+        if not line:
+            continue
+        try:
+            yield Prompt(as_text(line.encode(errors="surrogateescape"), "the prompt"), "the prompt")
+        except UserError as mistake:
+            yield mistake
+
+
+def output_path(command: GenerateFlags, inference: Inference) -> str | None:
+    """The path of the JSONL file: --out, or a file in --infer_output_dir."""
+    if command.out is None and inference.infer_output_dir is not None:
+        return str(Path(inference.infer_output_dir) / FILE_NAME)
+    return command.out
+
+
+class ResultWriter:
+    """Writes the JSONL: an object for each prompt, complete as soon as it is done."""
+
+    def __init__(self, file: IO[bytes] | None, loaded: Loaded, seed: int, with_means: bool) -> None:
+        self.file, self.loaded, self.seed, self.with_means = file, loaded, seed, with_means
+
+    def add(self, row: Continuation) -> None:
+        if self.file is None:
+            return
+        about: dict[str, Any] = {"prompt": row.prompt.text, "text": row.text, "finish": row.finish}
+        if self.with_means:
+            about |= {"mean_logprob": row.mean_logprob, "perplexity": row.perplexity}
+        about |= {"tokens": row.tokens, "seconds": round(row.seconds, 4)}
+        about |= {"seed": self.seed, "checkpoint": str(self.loaded.checkpoint)}
+        # some characters above 127 control a terminal; a lone surrogate of a copied field stays an escape
+        line = json.dumps(row.prompt.fields | about, ensure_ascii=self.file is sys.stdout.buffer)
+        self.file.write(line.encode(errors="backslashreplace") + b"\n")
+        self.file.flush()
+
+
+@contextmanager
+def open_results(command: GenerateFlags, inference: Inference, loaded: Loaded, seed: int) -> Iterator[ResultWriter]:
+    """The writer of a new results file; one that cannot be written is refused before any work is done."""
+    path, with_means = output_path(command, inference), inference.infer_logprobs
+    if path is None or path == STDOUT:
+        yield ResultWriter(None if path is None else sys.stdout.buffer, loaded, seed, with_means)
+        return
+    flag = "--infer_output_dir" if command.out is None else "--out"
+    given = inference.infer_output_dir if command.out is None else command.out
+    if command.prompts is not None and Path(path).exists() and Path(path).samefile(command.prompts):
+        raise UserError(f"{flag} is {given!r}: that would overwrite the file of --prompts; choose another.")
+    try:
+        if command.out is None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "wb")  # noqa: SIM115  (only errors of opening it are caught here)
+    except OSError as error:
+        raise UserError(f"{flag} is {given!r}: it cannot be written ({error.strerror}); choose another.") from error
+    with file:
+        yield ResultWriter(file, loaded, seed, with_means)

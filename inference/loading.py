@@ -1,4 +1,4 @@
-"""From the name of a run, or a checkpoint, to a model that can be used."""
+"""Find a run or a checkpoint by its name, and load its model for inference."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import torch
 
 from config import RunConfig, SettingsError
 from config.record import from_dict
-from config.settings import Inference
+from config.settings import Inference, Text
 from core.errors import UserError
-from data.kept import tokenizer_in
-from data.store import open_store
-from data.tokenizers import Tokenizer, build_tokenizer
-from inference.commands import Model
-from models import LanguageModel, build_model
+from data.language.store import open_store
+from data.language.tokenizers import Tokenizer, build_tokenizer, saved_tokenizer
+from inference.commands import ModelFlags
+from models import build_model
+from models.language import LanguageModel
 from runs import RunFolder
-from runs.reading import Run, all_runs, meant
-from training.checkpoints import CheckpointError, read_checkpoint
-from training.resume import Weights
-from training.waiting import limit_threads, watch_neighbours
+from runs.checkpoints import CheckpointError, Weights, read_checkpoint
+from runs.run import Run, all_runs, match_run
+from runs.threads import limit_threads, watch_shared_cores
 
-SHOWN = 5  # runs that an error lists
-TWINS = ("-transformer++", "-transformer++-flops")
+MAX_LISTED = 5  # runs in an error message
+TWIN_SUFFIXES = ("-transformer++", "-transformer++-flops")
 
 
 @dataclass(frozen=True)
@@ -38,68 +37,68 @@ class Loaded:
     step: int
 
 
-def load(wanted: Model) -> Loaded:
-    """The model that --run or --ckpt names, on its device, without gradients."""
-    torch.set_flush_denormal(True)  # softmax tails are denormal: worth 2x on a CPU
+def load(flags: ModelFlags) -> Loaded:
+    """The model of --run or --ckpt, on its device, in evaluation mode and without gradients."""
+    torch.set_flush_denormal(True)  # softmax tails are denormal: twice as fast on a CPU
     limit_threads()
-    watch_neighbours()
-    if wanted.device == "cuda" and not torch.cuda.is_available():
+    watch_shared_cores()
+    if flags.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device is 'cuda': this machine has no GPU that torch can use; choose auto or cpu.")
-    path = find_checkpoint(wanted)
+    path = find_checkpoint(flags)
     try:
         checkpoint = read_checkpoint(path)
         config = from_dict(checkpoint["run"]["config"], f"the record in {path}")
     except CheckpointError as error:
-        raise CheckpointError(f"{error} {known_runs(wanted.logs_dir)}") from error
+        raise CheckpointError(f"{error} {runs_hint(flags.logs_dir)}") from error
     run = path.resolve().parent.parent
     tokenizer = tokenizer_of(config, run)
     model = build_model(config, tokenizer.vocab_size, tokenizer.separator_id, tokenizer.pad_id)
     Weights("ckpt", checkpoint["state_dict"]).load_into(model)
-    on_gpu = wanted.device == "cuda" or (wanted.device == "auto" and torch.cuda.is_available())
+    on_gpu = flags.device == "cuda" or (flags.device == "auto" and torch.cuda.is_available())
     model = model.to("cuda" if on_gpu else "cpu").eval().requires_grad_(False)
     folder = RunFolder.open(run) if (run / "config.json").is_file() else None
     return Loaded(config, model, tokenizer, path, folder, int(checkpoint["global_step"]))
 
 
 def tokenizer_of(config: RunConfig, run: Path) -> Tokenizer:
-    """The tokenizer that a run was trained with, from its folder; a BPE that is not there is in its dataset's cache, or
-    made again."""
-    if kept := tokenizer_in(run, config.data.tokenizer):
-        return kept
-    if config.data.tokenizer.partition(":")[0] == "bpe":
-        return open_store(config.data).tokenizer
-    return build_tokenizer(config.data.tokenizer, list)
+    """The tokenizer of a run, from its folder; a BPE tokenizer that is missing there is in the cache of its dataset, or
+    trained again."""
+    if tokenizer := saved_tokenizer(run, config[Text].tokenizer):
+        return tokenizer
+    if config[Text].tokenizer.partition(":")[0] == "bpe":
+        return open_store(config[Text]).tokenizer
+    return build_tokenizer(config[Text].tokenizer, list)
 
 
-def find_checkpoint(wanted: Model) -> Path:
+def find_checkpoint(flags: ModelFlags) -> Path:
     """The file that --ckpt or --run names."""
-    if wanted.ckpt is not None:
-        if wanted.run is not None:
+    if flags.ckpt is not None:
+        if flags.run is not None:
             raise SettingsError(["--run and --ckpt are both given: each names a model; remove one of them."])
-        path = Path(wanted.ckpt)
+        path = Path(flags.ckpt)
         if not path.is_file():
-            raise UserError(f"--ckpt is {wanted.ckpt!r}: there is no such file. {known_runs(wanted.logs_dir)}")
+            raise UserError(f"--ckpt is {flags.ckpt!r}: there is no such file. {runs_hint(flags.logs_dir)}")
         return path
-    folder = find_run(wanted.run, wanted.logs_dir, "--run")
+    folder = find_run(flags.run, flags.logs_dir, "--run")
     for name in ("best.ckpt", "last.ckpt"):
         if (folder / "checkpoints" / name).is_file():
             return folder / "checkpoints" / name
-    raise UserError(f"--run is {wanted.run!r}: it has no checkpoint yet. {known_runs(wanted.logs_dir)}")
+    raise UserError(f"--run is {flags.run!r}: it has no checkpoint yet. {runs_hint(flags.logs_dir)}")
 
 
-def find_run(wanted: str | None, logs_dir: str, flag: str) -> Path:
-    """The folder of a trained run, by whatever people call it; without a word the newest of all but twins."""
-    if wanted is not None and (Path(wanted) / "config.json").is_file():
-        return Path(wanted)
+def find_run(name: str | None, logs_dir: str, flag: str) -> Path:
+    """The folder of a trained run by id, name or path; without a name, the newest that is not a twin."""
+    if name is not None and (Path(name) / "config.json").is_file():
+        return Path(name)
     runs = trained_runs(logs_dir)
-    if wanted is not None:
-        found = meant(runs, wanted)
-    else:  # what --compare_baseline trained comes after the run that people mean
-        found = next((run for run in runs if not run.name.endswith(TWINS)), runs[0] if runs else None)
-    if found is None:
-        got = f"{flag} is {wanted!r}: there is no such run" if wanted else f"{flag} is missing: there is no run"
-        raise UserError(f"{got}. {known_runs(logs_dir)}")
-    return found.path
+    if name is not None:
+        run = match_run(runs, name)
+    else:  # --compare_baseline trains the twin after the run itself
+        run = next((run for run in runs if not run.name.endswith(TWIN_SUFFIXES)), runs[0] if runs else None)
+    if run is None:
+        got = f"{flag} is {name!r}: there is no such run" if name else f"{flag} is missing: there is no run"
+        raise UserError(f"{got}. {runs_hint(logs_dir)}")
+    return run.path
 
 
 def trained_runs(logs_dir: str) -> list[Run]:
@@ -107,17 +106,17 @@ def trained_runs(logs_dir: str) -> list[Run]:
     return [run for run in all_runs(Path(logs_dir)) if (run.path / "checkpoints" / "last.ckpt").exists()]
 
 
-def known_runs(logs_dir: str) -> str:
-    """What there is to choose from, as the end of a message."""
+def runs_hint(logs_dir: str) -> str:
+    """The runs to choose from, as the end of a message."""
     names = [run.run_id for run in trained_runs(logs_dir)]
     if not names:
         return f"There is no trained run in {logs_dir}: train one with python train_model.py, or give --logs_dir."
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"Runs in {logs_dir}: {', '.join(names[:SHOWN])}{more}."
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return f"Runs in {logs_dir}: {', '.join(names[:MAX_LISTED])}{more}."
 
 
 def output_folder(loaded: Loaded, settings: Inference) -> Path:
-    """--infer_output_dir, which is made where it is missing; else the run's folder, or that of a lone checkpoint."""
+    """--infer_output_dir, created if missing; else the folder of the run, or of a checkpoint outside of a run."""
     if settings.infer_output_dir is None:
         return loaded.folder.path if loaded.folder else loaded.checkpoint.parent
     path = Path(settings.infer_output_dir)

@@ -65,7 +65,7 @@ under_slurm() {
     fi
     export EBT_STEP_OF=$job
     export EBT_RANDOM_SEED=${EBT_RANDOM_SEED:-$((RANDOM * 32768 + RANDOM))} # for --is_random_seed, one for all processes
-    # The processes end together by themselves (training/company.py); srun ends what is left of them a while later.
+    # The processes end together by themselves (training/peers.py); srun ends what is left of them a while later.
     export SLURM_WAIT=${SLURM_WAIT:-60}
     # shellcheck disable=SC2086 # several words
     srun --kill-on-bad-exit=0 ${EBT_SRUN:-} "$@" &

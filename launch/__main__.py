@@ -7,26 +7,26 @@ import sys
 from core.commands import dispatch
 
 COMMANDS = {
-    "submit": ("launch.door:submit", "[JOB_SCRIPT] [flags]", "submit a run through submitit: Slurm, or this machine"),
+    "submit": ("launch.submit:submit", "[JOB_SCRIPT] [flags]", "submit a run through submitit: Slurm, or this machine"),
     "sweep": ("launch.sweep:sweep", "FILE", "submit many runs from a YAML or CSV file; again submits what is left"),
     "queue": ("launch.queue:queue", "FILE", "run a list of jobs one after another on this machine"),
     "status": ("launch.status:status", "[RUN…]", "where every run stands"),
     "why": ("launch.why:why", "RUN", "what happened to a run, in words"),
     "logs": ("launch.logs:logs", "RUN [-f]", "a run's log across its attempts"),
     "cancel": ("launch.control:cancel", "RUN…", "end runs for good"),
-    "requeue": ("launch.control:requeue", "RUN…", "put runs back into the queue; they go on from their last state"),
+    "requeue": ("launch.control:requeue", "RUN…", "put runs back into the queue; they resume from their last state"),
     "resubmit": (
-        "launch.resubmit:resubmit",
+        "launch.control:resubmit",
         "RUN [--set flag=value]",
         "the same run once more, or with changes",
     ),
     "doctor": ("launch.doctor:doctor", "", "find out in a minute what this cluster does to jobs"),
     "drill": ("launch.drill:drill", "[flags]", "interrupt a small run in every way and compare it bit for bit"),
-    "execute": ("launch.execute:execute", "", ""),
-    "prepare": ("launch.prepare:prepare_command", "", ""),
-    "ended": ("launch.ended:ended_command", "", ""),
-    "begin": ("launch.execute:begin_command", "", ""),
-    "refused": ("launch.execute:refused_command", "", ""),
+    "execute": ("launch.submit:execute", "", ""),
+    "prepare": ("launch.job:prepare_command", "", ""),
+    "ended": ("launch.job:ended_command", "", ""),
+    "begin": ("launch.job:begin_command", "", ""),
+    "refused": ("launch.job:refused_command", "", ""),
 }
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from core.text import shown
-from runs.reading import Run, seconds_of
+from core.text import format_value
+from runs.run import Run, seconds_of
 
-DAYS = 7  # that count
-RUNS = 200  # the newest, whose attempts are looked at
+DAYS = 7  # older attempts do not count
+RUNS = 200  # the newest, whose attempts are read
 FAILURES = 2  # in a row on one node, none elsewhere
-FAULTS = ("node failure", "killed", "crashed", "hung")  # ends that a node is often to blame for
-ERRORS = ("error", "out of memory")  # ends of a run's own making, unless runs end well elsewhere
+FAULTS = ("node failure", "killed", "crashed", "hung")  # ends that a node often causes
+ERRORS = ("error", "out of memory")  # ends that a run causes itself, unless runs end well elsewhere
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,18 @@ class BadNode:
     runs: tuple[str, ...]
 
     def sentence(self, run: str = "RUN") -> str:
-        """run: as it is typed after `requeue`."""
-        names = list(dict.fromkeys(map(shown, self.runs)))
+        """The node and its failed runs in words. run: the argument of `requeue`."""
+        names = list(dict.fromkeys(map(format_value, self.runs)))
         whose = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         return (
-            f"{shown(self.name)} ended {len(self.runs)} attempts in {DAYS} days ({whose}), no other node did any: "
-            f"python -m launch requeue {run} --exclude_nodes {shown(self.name)}"
+            f"{format_value(self.name)} ended {len(self.runs)} attempts in {DAYS} days ({whose}), no other "
+            "node did any: "
+            f"python -m launch requeue {run} --exclude_nodes {format_value(self.name)}"
         )
 
 
 def node_that_ended(attempt: dict[str, Any]) -> str:
-    """The node of the process whose end was the attempt's: the one that is named, or the only one; else nothing."""
+    """The node of the process that ended the attempt: the recorded one, or the only one; else empty."""
     named, nodes = attempt.get("ended_on"), attempt.get("nodes")
     if isinstance(named, str) and named:
         return named
@@ -45,7 +46,7 @@ def node_that_ended(attempt: dict[str, Any]) -> str:
 
 
 def bad_node(runs: Iterable[Run]) -> BadNode | None:
-    """runs: the newest first."""
+    """A node on which the last attempts failed while none failed elsewhere. runs: newest first."""
     since = time.time() - DAYS * 86400
     ends = []
     for run in islice(runs, RUNS):

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -20,23 +19,22 @@ from rich.text import Text
 from config import RunConfig, parse_command_line
 from core.commands import CommandParser
 from core.errors import UserError
-from core.text import shown
-from launch import random_drill, sessions
-from launch.doctor import asked_header
-from launch.players import Local, OnSlurm, Player, drill_script
+from core.text import format_value
+from launch import random_drill
+from launch.doctor import slurm_header
+from launch.drill_runner import DrillCase, DrillRunner, LocalRunner, SlurmRunner, drill_script, first_difference
 from launch.script import Header
-from launch.trace import first_difference
-from runs.reading import Run
-from runs.signals import BY_HAND, GOES_ON
+from runs.process import EXIT_BY_HAND
+from runs.run import Run
 
-STEPS, EVERY, AT, SAVING = 12, 5, 7, 10
-HANGS = ("--hang_minutes", "0.25")  # long for a small run, and short for who waits
-SMALL = (
+STEPS, CHECKPOINT_EVERY, FAULT_STEP, SAVE_STEP = 12, 5, 7, 10
+HANG_FLAGS = ("--hang_minutes", "0.25")  # long for a small run, short for a drill
+SMALL_FLAGS = (
     *("--limit_val_batches", "2", "--limit_test_batches", "2", "--log_every_n_steps", "1", "--no_wandb"),
     *("--run_name", "drill"),
 )
 PURPOSE = f"""\
-Interrupt a small run in every way that a cluster has, and compare it bit for bit with one that nobody interrupts.
+Interrupt a small run in every way that a cluster has, and compare it bit for bit with an uninterrupted one.
 
 The flags are those of train_model.py. {STEPS} steps are trained for each way, as jobs where there is a Slurm (its
 options from the environment, SBATCH_PARTITION and the like, or from --header) and otherwise here, where signals stand
@@ -44,45 +42,31 @@ for it. With --random, real signals come at random moments of several runs at on
 again and again until N were used. Exit status 1 if a run did not survive; then its folder is kept."""
 
 
-@dataclass(frozen=True)
-class Way:
-    """One way to end an attempt.
-
-    plant: what the run is brought to (training/rehearsal.py). how: what is done to it then: a signal's name, requeue,
-    cancel, or nothing where it does that itself. causes: how what attempts.jsonl says may begin. lost: steps that it
-    may cost. back: who starts it again: the job itself, a person, or nobody. flags: of its run alone. status: what its
-    process ends with where there is no job.
-    """
-
-    name: str
-    plant: str
-    how: str
-    causes: tuple[str, ...]
-    lost: int = 0
-    back: str = "itself"
-    flags: tuple[str, ...] = ()
-    status: int = GOES_ON
-
-
-WAYS = (
-    Way("time limit (SIGUSR1)", f"pause:{AT}", "USR1", ("time limit",)),
-    Way("preempted (SIGTERM)", f"pause:{AT}", "TERM", ("interrupted: SIGTERM", "preempted")),
-    Way("terminal lost (SIGHUP)", f"pause:{AT}", "HUP", ("interrupted: SIGHUP",)),
-    Way("stopped by hand (Ctrl-C)", f"pause:{AT}", "INT", ("stopped by hand",), back="person", status=BY_HAND),
-    Way("requeued", f"pause:{AT}", "requeue", ("requeued",)),
-    Way("crashed (SIGABRT)", f"abort:{AT}", "", ("crashed", "killed"), AT - EVERY, status=-signal.SIGABRT),
-    Way("hung", f"hang:{AT}", "", ("hung",), AT - EVERY, flags=HANGS),
-    Way(
-        *("node failure (SIGKILL)", f"kill:{AT}", "", ("node failure", "killed")),
-        *(AT - EVERY, "person", (), -signal.SIGKILL),
+CASES = (
+    DrillCase("time limit (SIGUSR1)", f"pause:{FAULT_STEP}", "USR1", ("time limit",)),
+    DrillCase("preempted (SIGTERM)", f"pause:{FAULT_STEP}", "TERM", ("interrupted: SIGTERM", "preempted")),
+    DrillCase("terminal lost (SIGHUP)", f"pause:{FAULT_STEP}", "HUP", ("interrupted: SIGHUP",)),
+    DrillCase(
+        *("stopped by hand (Ctrl-C)", f"pause:{FAULT_STEP}", "INT", ("stopped by hand",)),
+        *(0, "person", (), EXIT_BY_HAND),
     ),
-    Way(
-        *("killed while saving", f"save:{SAVING}", "", ("node failure", "killed")),
-        *(SAVING - EVERY, "person", (), -signal.SIGKILL),
+    DrillCase("requeued", f"pause:{FAULT_STEP}", "requeue", ("requeued",)),
+    DrillCase(
+        *("crashed (SIGABRT)", f"abort:{FAULT_STEP}", "", ("crashed", "killed")),
+        *(FAULT_STEP - CHECKPOINT_EVERY, "itself", (), -signal.SIGABRT),
     ),
-    Way("cancelled", f"pause:{AT}", "cancel", ("cancelled",), back="nobody"),
+    DrillCase("hung", f"hang:{FAULT_STEP}", "", ("hung",), FAULT_STEP - CHECKPOINT_EVERY, flags=HANG_FLAGS),
+    DrillCase(
+        *("node failure (SIGKILL)", f"kill:{FAULT_STEP}", "", ("node failure", "killed")),
+        *(FAULT_STEP - CHECKPOINT_EVERY, "person", (), -signal.SIGKILL),
+    ),
+    DrillCase(
+        *("killed while saving", f"save:{SAVE_STEP}", "", ("node failure", "killed")),
+        *(SAVE_STEP - CHECKPOINT_EVERY, "person", (), -signal.SIGKILL),
+    ),
+    DrillCase("cancelled", f"pause:{FAULT_STEP}", "cancel", ("cancelled",), restarted_by="nobody"),
 )
-WHOLE = Way("uninterrupted", "", "", ("finished",))
+REFERENCE = DrillCase("uninterrupted", "", "", ("finished",))
 
 
 def drill(argv: list[str]) -> int:
@@ -96,89 +80,102 @@ def drill(argv: list[str]) -> int:
     options, flags = parser.parse_known_args(argv)
     if options.random is not None and options.random < 1:
         raise UserError(f"--random is {options.random}: give a number of interruptions from 1 on.")
-    steps, every = (STEPS, EVERY) if options.random is None else (random_drill.STEPS, random_drill.EVERY)
-    words = [*flags, *small(check(parse_command_line(flags)), steps, every)]
+    steps, every = (
+        (STEPS, CHECKPOINT_EVERY) if options.random is None else (random_drill.STEPS, random_drill.CHECKPOINT_EVERY)
+    )
+    words = [*flags, *small_run_flags(check_settings(parse_command_line(flags)), steps, every)]
     parse_command_line(words)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # crashes leave no files
-    header = asked_header(options.header)
-    desk = make_desk(Path(options.logs_dir))
+    header = slurm_header(options.header)
+    work_dir = make_work_dir(Path(options.logs_dir))
     if options.random is not None:
         seed = secrets.randbelow(10**6) if options.seed is None else options.seed
-        return at_random(desk, words, header, options.random, seed)
-    player: Player = OnSlurm(desk, words, header) if header else Local(desk, words)
-    ways = [way for way in WAYS if way.how not in player.cannot]
-    print(f"{len(ways)} ways to end a run, {STEPS} steps each, {player.where}; files in {shown(str(desk))}", flush=True)
+        return run_random_drill(work_dir, words, header, options.random, seed)
+    runner: DrillRunner = SlurmRunner(work_dir, words, header) if header else LocalRunner(work_dir, words)
+    cases = [case for case in CASES if case.action not in runner.unsupported]
+    print(
+        f"{len(cases)} ways to end a run, {STEPS} steps each, {runner.where}; files in {format_value(str(work_dir))}",
+        flush=True,
+    )
     try:
-        with Telling(len(ways) + 1) as telling:
-            player.play([WHOLE, *ways], telling)
+        with DrillProgress(len(cases) + 1) as progress:
+            runner.run_all([REFERENCE, *cases], progress)
     except BaseException:
-        player.stop()
+        runner.stop()
         raise
-    verdicts = {way: judge(way, player.run(way), player.run(WHOLE), player.problem(way)) for way in [WHOLE, *ways]}
-    Console().print(table(verdicts, player))
-    if player.cannot:
-        print(f"Not here, where there is no Slurm: {' and '.join(w.name for w in WAYS if w.how in player.cannot)}.")
+    verdicts = {
+        case: check_case(case, runner.run_of(case), runner.run_of(REFERENCE), runner.problem(case))
+        for case in [REFERENCE, *cases]
+    }
+    Console().print(table(verdicts, runner))
+    if runner.unsupported:
+        names = [case.name for case in CASES if case.action in runner.unsupported]
+        print(f"Not here, where there is no Slurm: {' and '.join(names)}.")
     if any(problem for problem in verdicts.values()):
-        print(f"The runs and their logs are kept in {shown(str(desk))}.")
+        print(f"The runs and their logs are kept in {format_value(str(work_dir))}.")
         return 1
-    shutil.rmtree(desk)
+    shutil.rmtree(work_dir)
     return 0
 
 
-def at_random(desk: Path, words: list[str], header: Header | None, count: int, seed: int) -> int:
+def run_random_drill(work_dir: Path, words: list[str], header: Header | None, count: int, seed: int) -> int:
     """`--random`: interrupted at random moments, several runs at once; 1 if one did not survive."""
-    words = [*words, *HANGS]
-    queue, script = sessions.JobStates(), desk / "drill.slurm"
+    words = [*words, *HANG_FLAGS]
+    queue, script = random_drill.JobStates(), work_dir / "drill.slurm"
     if header is not None:
         script.write_text(drill_script(header))
 
-    def new(name: str) -> sessions.Session:
+    def new(name: str) -> random_drill.InterruptedRun:
         if header is not None:
-            return sessions.SlurmSession(desk, name, words, script, queue)
-        return sessions.LocalSession(desk, name, words)
+            return random_drill.SlurmInterruptedRun(work_dir, name, words, script, queue)
+        return random_drill.LocalInterruptedRun(work_dir, name, words)
 
-    kinds, lanes, where = (sessions.AS_JOBS, 4, OnSlurm.where) if header else (sessions.HERE, 2, Local.where)
-    print(f"{count} interruptions, seed {seed}, {where}; files in {shown(str(desk))}", flush=True)
+    kinds, lanes, where = (
+        (random_drill.SLURM_KINDS, 4, SlurmRunner.where) if header else (random_drill.LOCAL_KINDS, 2, LocalRunner.where)
+    )
+    print(f"{count} interruptions, seed {seed}, {where}; files in {format_value(str(work_dir))}", flush=True)
     began = time.monotonic()
-    with Telling(1) as tell:
-        game = random_drill.RandomDrill(new, kinds, count, seed, lanes, tell)
+    with DrillProgress(1) as report:
+        random_runs = random_drill.RandomDrill(new, kinds, count, seed, lanes, report)
         try:
-            whole = game.play()
+            reference = random_runs.run_all()
         except BaseException:
-            game.stop()
+            random_runs.stop()
             raise
-    problems = {"uninterrupted": whole.problem} if whole.problem else {}
-    for session in game.sessions[1:]:
-        if whole.run is not None and (problem := session.judge(whole.run)):
+    problems = {"uninterrupted": reference.problem} if reference.problem else {}
+    for session in random_runs.sessions[1:]:
+        if reference.run is not None and (problem := session.check(reference.run)):
             problems[session.name] = problem
-    Console().print(random_drill.table(game.sessions))
-    for line in random_drill.closing(game.sessions[1:], time.monotonic() - began, problems):
+    Console().print(random_drill.table(random_runs.sessions))
+    for line in random_drill.closing(random_runs.sessions[1:], time.monotonic() - began, problems):
         print(line)
     if problems:
-        print(f"The runs and their logs are kept in {shown(str(desk))}; again: --random {count} --seed {seed}.")
+        print(
+            f"The runs and their logs are kept in {format_value(str(work_dir))}; again: --random {count} --seed {seed}."
+        )
         return 1
-    shutil.rmtree(desk)
+    shutil.rmtree(work_dir)
     return 0
 
 
-def check(config: RunConfig) -> RunConfig:
-    """Refuse what is no new training."""
-    chosen = {
+def check_settings(config: RunConfig) -> RunConfig:
+    """Raise unless the flags start a new training."""
+    refused = {
         "resume_training_ckpt": config.checkpoint.resume_training_ckpt,
         "only_test": config.testing.only_test,
         "fast_dev_run": config.debugging.fast_dev_run,
         "notify": config.logging.notify,
         "execution_mode": config.run.execution_mode == "inference",
     }
-    for name, value in chosen.items():
+    for name, value in refused.items():
         if value:
             raise UserError(f"--{name} does not go with a drill, which trains a new run: leave it out.")
     return config
 
 
-def small(config: RunConfig, steps: int = STEPS, every: int = EVERY) -> list[str]:
-    """What makes a run of these settings a small one that shows every difference."""
-    words = [*SMALL, "--max_steps", str(steps), "--checkpoint_every_n_steps", str(every)]
+def small_run_flags(config: RunConfig, steps: int = STEPS, every: int = CHECKPOINT_EVERY) -> list[str]:
+    """Flags that make a run of these settings small and log every step."""
+    words = [*SMALL_FLAGS, "--max_steps", str(steps), "--checkpoint_every_n_steps", str(every)]
     if config.trainer.check_val_every_n_epoch is None:
         words += ["--val_check_interval", "4"]
     if (config.optimizer.warm_up_steps or 0) > steps:
@@ -186,61 +183,63 @@ def small(config: RunConfig, steps: int = STEPS, every: int = EVERY) -> list[str
     return words
 
 
-def make_desk(logs: Path) -> Path:
-    """A logs folder of the drill's own, where every node sees it."""
+def make_work_dir(logs: Path) -> Path:
+    """Create the drill's folder in the logs folder, which every node sees."""
     try:
         logs.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix="drill_", dir=logs)).absolute()
     except OSError as error:
         raise UserError(
-            f"--logs_dir is {shown(str(logs))}: cannot write there ({error.strerror}): choose another folder."
+            f"--logs_dir is {format_value(str(logs))}: cannot write there ({error.strerror}): choose another folder."
         ) from None
 
 
-def judge(way: Way, run: Run | None, whole: Run | None, problem: str | None) -> str | None:
-    """What is wrong with how the run came through, in words; None where nothing is."""
+def check_case(case: DrillCase, run: Run | None, reference: Run | None, problem: str | None) -> str | None:
+    """What is wrong with the run of a case, in words; None if nothing is."""
     if run is None:
         return problem or "it made no run folder"
     attempts = run.attempts
-    if way is WHOLE:
+    if case is REFERENCE:
         if problem or not attempts or attempts[-1].get("cause") != "finished":
             return problem or "it did not finish"
-        return first_difference(run.metrics(), run.metrics())  # a step twice or left out is its own fault
-    if whole is None or not whole.attempts or whole.attempts[-1].get("cause") != "finished":
+        return first_difference(run.metrics(), run.metrics())  # finds repeated steps
+    if reference is None or not reference.attempts or reference.attempts[-1].get("cause") != "finished":
         return "there is no uninterrupted run to compare it with"
     if not attempts:
         return problem or "it made no attempt"
     first, last = attempts[0], attempts[-1]
-    if way.back == "nobody":
+    if case.restarted_by == "nobody":
         if len(attempts) > 1:
             return f"it went on after it was cancelled: {len(attempts)} attempts"
     elif len(attempts) == 1:
-        return f"it did not go on: {problem or first.get('cause', 'nobody knows why')}"
+        return f"it did not resume: {problem or first.get('cause', 'nobody knows why')}"
     elif last.get("cause") != "finished":
         return f"it did not finish: {problem or last.get('cause')}"
-    if not str(first.get("cause")).startswith(way.causes):
-        return f"attempts.jsonl says {first.get('cause')!r} and not {way.causes[0]!r}"
-    if (lost := first.get("steps_lost")) is None or lost > way.lost:
-        return f"it lost {lost} steps and may lose {way.lost}"
+    if not str(first.get("cause")).startswith(case.causes):
+        return f"attempts.jsonl says {first.get('cause')!r} and not {case.causes[0]!r}"
+    if (lost := first.get("steps_lost")) is None or lost > case.lost:
+        return f"it lost {lost} steps and may lose {case.lost}"
     return (
-        first_difference(run.metrics(), whole.metrics(), first["last_step"] if way.back == "nobody" else None)
+        first_difference(
+            run.metrics(), reference.metrics(), first["last_step"] if case.restarted_by == "nobody" else None
+        )
         or problem
     )
 
 
-def table(verdicts: dict[Way, str | None], player: Player) -> Table:
+def table(verdicts: dict[DrillCase, str | None], runner: DrillRunner) -> Table:
     shape = Table("way", "attempts", "steps lost", "verdict", box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for way, problem in verdicts.items():
-        run = player.run(way)
+    for case, problem in verdicts.items():
+        run = runner.run_of(case)
         attempts = run.attempts if run else []
-        lost = "" if way is WHOLE or not attempts else str(attempts[0].get("steps_lost", "?"))
-        verdict = Text(f"fail: {shown(problem)}", "red") if problem else Text("pass", "green")
-        shape.add_row(way.name, str(len(attempts)), lost, verdict)
+        lost = "" if case is REFERENCE or not attempts else str(attempts[0].get("steps_lost", "?"))
+        verdict = Text(f"fail: {format_value(problem)}", "red") if problem else Text("pass", "green")
+        shape.add_row(case.name, str(len(attempts)), lost, verdict)
     return shape
 
 
-class Telling:
-    """A line that moves on a terminal; elsewhere a line for each change."""
+class DrillProgress:
+    """A status line on a terminal; elsewhere a line for each change."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -251,13 +250,13 @@ class Telling:
     def __enter__(self) -> Callable[[str, str], None]:
         if self.status:
             self.status.start()
-        return self.tell
+        return self.report
 
     def __exit__(self, *_: object) -> None:
         if self.status:
             self.status.stop()
 
-    def tell(self, name: str, phase: str) -> None:
+    def report(self, name: str, phase: str) -> None:
         if self.phases.get(name) == phase:
             return
         self.phases[name] = phase

@@ -11,18 +11,18 @@ from typing import Any
 
 from core.commands import CommandParser
 from core.errors import UserError
-from launch.slurm import LIVE, ask_for_jobs, standing
-from runs.console import START, settle
-from runs.reading import Run, find_run, seconds_of
+from launch.slurm import ACTIVE, jobs_of, status_of
+from runs.process import ATTEMPT_MARK, strip_control_codes
+from runs.run import Run, find_run, seconds_of
 
-FOLLOWED = 40  # lines shown before following
-PAUSE = 0.5  # seconds between two looks into the files
-ASKED = 30.0  # seconds between two questions to Slurm about a run whose folder says the same: sites forbid more
+FOLLOW_LINES = 40  # lines shown before following
+POLL_SECONDS = 0.5  # seconds between two reads of the files
+SLURM_INTERVAL = 30.0  # seconds between two calls of squeue for a run whose state is unchanged: sites forbid more
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one start of the run wrote. began: seconds since the epoch, 0 where it is not known."""
+class LogSegment:
+    """The output of one start of the run. began: seconds since the epoch, 0 if unknown."""
 
     began: float
     job: str
@@ -30,13 +30,13 @@ class Part:
 
 
 class LogFile:
-    """A file that grows; `read` gives what came since the last time, cut at the marks of starts."""
+    """A growing file; `read` returns what was added since the last call, split at the marks of starts."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.offset, self.pending = path, 0, b""
         self.began, self.job = 0.0, job_of(path)
 
-    def read(self) -> list[Part]:
+    def read(self) -> list[LogSegment]:
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
@@ -45,39 +45,39 @@ class LogFile:
             return []
         self.offset += len(content)
         *lines, self.pending = (self.pending + content).split(b"\n")
-        parts = [Part(self.began, self.job, [])]
+        segments = [LogSegment(self.began, self.job, [])]
         for raw in lines:
-            line = settle(raw.decode(errors="replace"))
-            if mark := START.fullmatch(line):
+            line = strip_control_codes(raw.decode(errors="replace"))
+            if mark := ATTEMPT_MARK.fullmatch(line):
                 self.began, self.job = seconds_of(mark["time"]), mark["job"] or ""
-                parts.append(Part(self.began, self.job, []))
+                segments.append(LogSegment(self.began, self.job, []))
             elif line or not raw.strip():
-                parts[-1].lines.append(line)
-        return parts
+                segments[-1].lines.append(line)
+        return segments
 
     def rest(self) -> list[str]:
-        """A last line that has no end."""
-        return [settle(self.pending.decode(errors="replace"))] if self.pending.strip() else []
+        """A last line without a newline."""
+        return [strip_control_codes(self.pending.decode(errors="replace"))] if self.pending.strip() else []
 
 
 def job_of(path: Path) -> str:
-    found = re.search(r"(\d+(?:_\d+)?)\.(?:log|out)$", path.name)
-    return found[1] if found else ""
+    match = re.search(r"(\d+(?:_\d+)?)\.(?:log|out)$", path.name)
+    return match[1] if match else ""
 
 
 class RunLog:
-    """All files of a run as one. What a job's own log has is left out of the copy that the run keeps.
+    """All log files of a run as one. What a job's log contains is skipped in the run's own copy.
 
     rank: of another process than the first, which has a file of its own.
     """
 
     def __init__(self, run: Run, rank: int = 0) -> None:
         self.rank = rank
-        self.path = run.path.resolve()  # as the log's own place in job.json is
+        self.path = run.path.resolve()  # as in job.json
         self.files: dict[Path, LogFile] = {}
         self.starts: set[float] = set()
 
-    def read(self) -> list[Part]:
+    def read(self) -> list[LogSegment]:
         run = Run(self.path)
         copy = self.path / str(run.settings.get("console_log_filename") or "console.log")
         if self.rank:
@@ -87,32 +87,38 @@ class RunLog:
             own.append(Path(elsewhere))
         before = [] if own or copy.exists() or self.rank else sorted(self.path.glob("submitit/*_log.out"))
         jobs = {job_of(path) for path in own if path.exists()}
-        parts = []
+        segments = []
         for path in (*own, copy, *before):
-            found = self.files.setdefault(path, LogFile(path)).read()
-            again = path == copy and jobs  # a copy from before there were marks is as old as the first job
-            parts += [part for part in found if part.lines and not (again and (part.job in jobs or not part.began))]
-        self.starts |= {part.began for part in parts}
-        return sorted(parts, key=lambda part: part.began)
+            added = self.files.setdefault(path, LogFile(path)).read()
+            again = path == copy and jobs  # a copy without marks belongs to the first job
+            segments += [
+                segment
+                for segment in added
+                if segment.lines and not (again and (segment.job in jobs or not segment.began))
+            ]
+        self.starts |= {segment.began for segment in segments}
+        return sorted(segments, key=lambda segment: segment.began)
 
-    def attempts_in(self, run: Run, part: Part) -> list[dict[str, Any]]:
-        """The attempts that began after this start and before the next: one, or none where it came to nothing."""
-        following = min((start for start in self.starts if start > part.began), default=math.inf)
-        return [attempt for attempt in run.attempts if part.began <= seconds_of(attempt.get("start")) < following]
+    def attempts_in(self, run: Run, segment: LogSegment) -> list[dict[str, Any]]:
+        """The attempts between this start and the next: one, or none if it ended before an attempt."""
+        following = min((start for start in self.starts if start > segment.began), default=math.inf)
+        return [attempt for attempt in run.attempts if segment.began <= seconds_of(attempt.get("start")) < following]
 
 
-def tail_of(run: Run, lines: int = 200) -> str:
-    """The last lines, for who looks for an error in them."""
-    return "\n".join([line for part in RunLog(run).read() for line in part.lines][-lines:])
+def last_lines(run: Run, lines: int = 200) -> str:
+    """The last lines of the run's log."""
+    return "\n".join([line for segment in RunLog(run).read() for line in segment.lines][-lines:])
 
 
 def logs(argv: list[str]) -> int:
     parser = CommandParser("python -m launch logs", "A run's log across its attempts.")
     parser.add_argument("run", metavar="RUN", help="id, name, job, path, or last")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended, through requeues")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="continue until the run has ended, through requeues"
+    )
     parser.add_argument("--attempt", type=int, metavar="N", help="only that of the Nth attempt")
     parser.add_argument("--rank", type=int, default=0, metavar="R", help="what that process printed [0]")
-    parser.add_argument("--lines", type=int, metavar="N", help=f"only the last N lines [all; {FOLLOWED} with -f]")
+    parser.add_argument("--lines", type=int, metavar="N", help=f"only the last N lines [all; {FOLLOW_LINES} with -f]")
     options = parser.parse_args(argv)
     if options.lines is not None and options.lines < 0:
         raise UserError(f"--lines is {options.lines}: give a number of at least 0.")
@@ -123,62 +129,66 @@ def logs(argv: list[str]) -> int:
     if options.rank not in ranks:
         raise UserError(f"--rank is {options.rank}: {run.run_id} has {', '.join(map(str, sorted(ranks)))}.")
     log = RunLog(run, options.rank)
-    parts = log.read()
+    segments = log.read()
     if options.attempt is not None:
-        parts = parts_of(log, run, parts, options.attempt)
-    if not parts and not options.follow:
+        segments = segments_of(log, run, segments, options.attempt)
+    if not segments and not options.follow:
         raise UserError(f"{run.run_id} has no log yet: python -m launch why {run.run_id} says where it stands.")
-    limit = options.lines if options.lines is not None else FOLLOWED if options.follow else None
-    lines = [line for part in parts for line in [mark_of(log, run, part), *part.lines]]
+    limit = options.lines if options.lines is not None else FOLLOW_LINES if options.follow else None
+    lines = [line for segment in segments for line in [segment_title(log, run, segment), *segment.lines]]
     rest = [] if options.follow else [line for file in log.files.values() for line in file.rest()]
     lines = lines + rest if options.attempt is None else lines
     for line in lines if limit is None else lines[len(lines) - min(limit, len(lines)) :]:
         print(line)
     if options.follow:
-        follow(run, log, parts[-1].began if parts else -1.0)
+        follow(run, log, segments[-1].began if segments else -1.0)
     return 0
 
 
-def parts_of(log: RunLog, run: Run, parts: list[Part], number: int) -> list[Part]:
-    """What the Nth attempt wrote."""
+def segments_of(log: RunLog, run: Run, segments: list[LogSegment], number: int) -> list[LogSegment]:
+    """The segments of the Nth attempt."""
     if number not in [attempt["attempt"] for attempt in run.attempts]:
-        known = f"choose 1 to {len(run.attempts)}" if run.attempts else "it has none yet"
-        raise UserError(f"--attempt is {number}: {known}.")
-    return [part for part in parts if any(attempt["attempt"] == number for attempt in log.attempts_in(run, part))]
+        choices = f"choose 1 to {len(run.attempts)}" if run.attempts else "it has none yet"
+        raise UserError(f"--attempt is {number}: {choices}.")
+    return [
+        segment
+        for segment in segments
+        if any(attempt["attempt"] == number for attempt in log.attempts_in(run, segment))
+    ]
 
 
-def mark_of(log: RunLog, run: Run, part: Part) -> str:
-    """The line between two attempts."""
-    words = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(part.began))] if part.began else []
-    if part.job:
-        words.append(f"job {part.job}")
-    if attempts := log.attempts_in(run, part):
+def segment_title(log: RunLog, run: Run, segment: LogSegment) -> str:
+    """The line above a segment."""
+    words = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(segment.began))] if segment.began else []
+    if segment.job:
+        words.append(f"job {segment.job}")
+    if attempts := log.attempts_in(run, segment):
         words.insert(0, f"attempt {attempts[0]['attempt']}")
         words.append(f"from step {attempts[0].get('first_step', 0)}")
     return f"──── {', '.join(words) or run.run_id} ────"
 
 
 def follow(run: Run, log: RunLog, began: float) -> None:
-    """Print what comes until the run has ended; a run that is queued again is waited for."""
-    asked, ended, before = 0.0, False, ""
+    """Print new lines until the run has ended; wait for a run that is queued again."""
+    asked_at, ended, state_before = 0.0, False, ""
     while True:
-        for part in log.read():
-            if part.began != began:
-                began = part.began
-                print(mark_of(log, Run(run.path), part))
-            print("\n".join(part.lines), flush=True)
+        for segment in log.read():
+            if segment.began != began:
+                began = segment.began
+                print(segment_title(log, Run(run.path), segment))
+            print("\n".join(segment.lines), flush=True)
         if ended:
             return
         fresh = Run(run.path)
-        if time.monotonic() - asked > ASKED or fresh.state != before:
-            asked, before = time.monotonic(), fresh.state
-            now = standing(fresh, ask_for_jobs([fresh]))
-            ended = now.state not in LIVE and not (now.state == "interrupted" and settling(fresh))
-        time.sleep(PAUSE)
+        if time.monotonic() - asked_at > SLURM_INTERVAL or fresh.state != state_before:
+            asked_at, state_before = time.monotonic(), fresh.state
+            status = status_of(fresh, jobs_of([fresh]))
+            ended = status.state not in ACTIVE and not (status.state == "interrupted" and may_be_requeued(fresh))
+        time.sleep(POLL_SECONDS)
 
 
-def settling(run: Run) -> bool:
-    """Whether it was interrupted just now, so that its job may still be on its way back into the queue."""
+def may_be_requeued(run: Run) -> bool:
+    """Whether it was interrupted just now, so that its job may still be queued again."""
     return (
         bool(run.attempts) and run.job_name is not None and time.time() - seconds_of(run.attempts[-1].get("end")) < 30
     )

@@ -1,29 +1,212 @@
-"""The processes of the doctor's job: what a process on a node finds there, written down for who sent it.
+"""What a machine offers to the processes of a run, and the doctor's probe job, which measures it on the nodes.
 
-`python -m launch.probe DESK` writes DESK/process-RANK.json, then waits for SIGUSR1 and notes when it came.
-`python -m launch.probe DESK add` adds numbers together with the other processes, and prints how long that took.
+`python -m launch.probe FOLDER` writes FOLDER/process-RANK.json, then waits for SIGUSR1 and records when it came.
+`python -m launch.probe FOLDER add` adds numbers together with the other processes, and prints how long that took.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
+import resource
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
-from config.cpus import asked_cpus, bound_cpus, own_cpus
+from core.cpus import asked_cpus, bound_cpus, own_cpus
 from core.files import write_json
-from launch.machine import facts
 from runs.lock import Lock
 
-PATIENCE = 120.0  # seconds to wait for the signal
-TOGETHER = 60.0  # seconds in which processes find one another; torch is imported before
+MIN_FREE_BYTES = 5e9  # below this, a warning
+MIN_INODES = 10_000
+QUOTA_WARNING = 0.9  # share of a quota
+SHARED_MEMORY = Path("/dev/shm")
+MIN_SHARED_BYTES = 1e9
+MIN_OPEN_FILES = 4096
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+SIGNAL_TIMEOUT_SECONDS = 120.0
+MEETING_TIMEOUT_SECONDS = 60.0  # for processes to connect, after torch is imported
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's checklist. verdict: ok, look (at this) or fails. advice: what to do if it is not ok."""
+
+    name: str
+    verdict: str
+    message: str
+    advice: str = ""
+
+
+def pass_or_fail(name: str, is_good: bool, yes: str, no: str, advice: str) -> Finding:
+    return Finding(name, "ok", yes) if is_good else Finding(name, "fails", no, advice)
+
+
+# -- a machine -------------------------------------------------------------------------------------------------------
+
+
+def machine_facts() -> dict[str, Any]:
+    """Facts of this machine, for JSON."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return {
+        "host": platform.node(),
+        "shared": shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0,
+        "open_files": [size if size != resource.RLIM_INFINITY else 2**31 for size in (soft, hard)],
+        "address": own_address(),
+        "interfaces": interfaces(),
+        "chosen": {name: os.environ[name] for name in INTERFACE_VARIABLES if name in os.environ},
+        "port": requested_port(),
+    }
+
+
+def requested_port() -> tuple[str | None, bool]:
+    """MASTER_PORT, if set, and whether it is free."""
+    number = os.environ.get("MASTER_PORT")
+    try:
+        with socket.create_server(("", int(number or 0))):
+            return number, True
+    except (OSError, ValueError, OverflowError):
+        return number, False
+
+
+def own_address() -> str:
+    """The address of this machine's name, where Gloo listens unless an interface is given."""
+    with suppress(OSError):
+        return socket.gethostbyname(platform.node())
+    return ""
+
+
+def interfaces() -> dict[str, str]:
+    """Name and IPv4 address of each interface that is up."""
+    import psutil
+
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    return {
+        name: address.address
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if name in up and address.family == socket.AF_INET
+    }
+
+
+def check_memory_and_files(machines: Sequence[dict[str, Any]]) -> list[Finding]:
+    """Shared memory and open files of the machine that has least."""
+    least = min(machines, key=lambda machine: machine["shared"])
+    few = min(machines, key=lambda machine: machine["open_files"][0])
+    soft, hard = few["open_files"]
+    batches = "loader processes hand batches over in it; --num_workers 0, or start the container with more (--shm-size)"
+    more = f"ulimit -n {hard} in the header" if hard > soft else "ask the site for more"
+    return [
+        Finding(
+            "shared memory",
+            "ok" if least["shared"] >= MIN_SHARED_BYTES else "look",
+            f"{least['shared'] / 1e9:,.1f} GB free in {SHARED_MEMORY} of {least['host']}",
+            batches,
+        ),
+        Finding(
+            "open files",
+            "ok" if soft >= MIN_OPEN_FILES else "look",
+            f"{soft:,} at a time on {few['host']}",
+            f"many loader processes may need more: {more}",
+        ),
+    ]
+
+
+def check_space(name: str, folder: Path) -> Finding:
+    """Free bytes and inodes, and the use of quotas."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError as error:
+        return Finding(name, "look", f"{folder} cannot be seen ({error.strerror})", "set HOME to a folder of yours")
+    free, inodes = disk.f_bavail * disk.f_frsize, disk.f_favail
+    count = f", {inodes:,} more files" if disk.f_files else ""  # some file systems do not count them
+    message = f"{free / 1e9:,.0f} GB{count} free"
+    low = free < MIN_FREE_BYTES or (disk.f_files > 0 and inodes < MIN_INODES)
+    for used, most, unit in quotas(folder):
+        message += f"; quota: {used:,} of {most:,} {unit}"
+        low = low or used > QUOTA_WARNING * most
+    return Finding(name, "look" if low else "ok", message, "remove what is not needed, or ask for more")
+
+
+def quotas(folder: Path) -> list[tuple[int, int, str]]:
+    """(used, allowed, unit) of this user's quotas, if a quota program tells."""
+    user = str(os.getuid())
+    output = program_output("lfs", "quota", "-q", "-u", user, str(folder)) or program_output("quota", "-w", "-u", user)
+    limits = []
+    for line in output.splitlines():
+        # FILESYSTEM blocks soft hard [grace] files soft hard [grace]; blocks of 1 kB, * where there are too many
+        numbers = [int(word.rstrip("*")) for word in line.split()[1:] if word.rstrip("*").isdecimal()]
+        if len(numbers) == 6 and is_on(folder, line.split()[0]):
+            blocks, soft, hard, files, soft_files, hard_files = numbers
+            limits += [(blocks // 10**6, limit // 10**6, "GB") for limit in [hard or soft] if limit]
+            limits += [(files, limit, "files") for limit in [hard_files or soft_files] if limit]
+    return limits
+
+
+def is_on(folder: Path, file_system: str) -> bool:
+    """Whether the folder lies on it; named by a path of the file system, or by its device."""
+    if Path(file_system).is_dir():
+        return os.stat(file_system).st_dev == os.stat(folder).st_dev
+    with suppress(OSError):
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            device, place = line.split()[:2]
+            if device == file_system and os.path.isdir(place):
+                return os.stat(place).st_dev == os.stat(folder).st_dev
+    return False
+
+
+def program_output(*words: str) -> str:
+    """What a program prints, whatever its exit status; empty if it does not exist."""
+    try:
+        return subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=10).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def check_network(machines: Sequence[dict[str, Any]]) -> Finding:
+    """Whether the processes of the probe job could run an all-reduce, and by which interface."""
+    first = machines[0]
+    nodes = len({machine["node"] for machine in machines})
+    names = [name for name, address in first["interfaces"].items() if address == first["address"]]
+    variables = ", ".join(f"{name}={value}" for name, value in first["chosen"].items())
+    interface = variables or f"{first['host']} is {first['address'] or 'no known name'}" + "".join(
+        f" ({n})" for n in names[:1]
+    )
+    if len(machines) == 1:
+        return Finding(
+            "network", "ok", f"{interface}; not tried, as one process is alone: a header with --nodes=2 tries it"
+        )
+    usable = [name for name, address in first["interfaces"].items() if not address.startswith("127.")]
+    one = ", ".join(usable) or "its interfaces"
+    advice = f"export {'= and '.join(INTERFACE_VARIABLES)}= in the header, with one of {one}"
+    if problems := [machine["reduced"] for machine in machines if isinstance(machine["reduced"], str)]:
+        message = f"{interface}; {len(machines)} processes cannot compute together ({problems[0]})"
+        return Finding("network", "fails", message, advice)
+    slowest = max(machine["reduced"] for machine in machines)
+    message = f"{interface}; {len(machines)} processes on {nodes} nodes added numbers over Gloo in {slowest:.1f} s"
+    return Finding("network", "ok", message)
+
+
+def check_port(machines: Sequence[dict[str, Any]]) -> Finding:
+    """The rendezvous port: a free one that the first process chooses, unless MASTER_PORT is set."""
+    number, is_free = machines[0]["port"]
+    if number is None:
+        return Finding("port", "ok", "processes meet at a free one, which the first of them chooses")
+    message = f"MASTER_PORT is {number}, which is {'free' if is_free else 'taken'} on {machines[0]['host']}"
+    return Finding("port", "ok" if is_free else "look", message, "leave it out, and a free one is chosen")
+
+
+# -- a process of the probe job --------------------------------------------------------------------------------------
 
 
 def is_locked(path: Path) -> bool:
@@ -39,7 +222,7 @@ def is_locked(path: Path) -> bool:
 
 
 def renames(folder: Path, name: str) -> bool:
-    """Whether a file takes the place of another at once, with its own content."""
+    """Whether a rename replaces a file atomically."""
     old, new = folder / f"{name}.old", folder / f"{name}.new"
     old.write_text("old")
     new.write_text("new")
@@ -49,8 +232,8 @@ def renames(folder: Path, name: str) -> bool:
     return whole
 
 
-def findings(desk: Path, rank: str) -> dict[str, Any]:
-    return facts() | {
+def process_facts(folder: Path, rank: str) -> dict[str, Any]:
+    return machine_facts() | {
         "node": os.environ.get("SLURMD_NODENAME"),
         "python": sys.prefix,
         "words": " ".join(os.environ.get(name, "") for name in ("EBT_SRUN", "EBT_PYTHON")).strip(),
@@ -58,19 +241,19 @@ def findings(desk: Path, rank: str) -> dict[str, Any]:
         "asked": asked_cpus() or 1,
         "own": own_cpus(),
         "threads": os.environ.get("OMP_NUM_THREADS"),
-        "is_locked": is_locked(desk / "lock"),
-        "renames": renames(desk, f"process-{rank}"),
+        "is_locked": is_locked(folder / "lock"),
+        "renames": renames(folder, f"process-{rank}"),
         "told": None,
     }
 
 
-def added(desk: Path) -> float | str:
-    """Seconds in which all processes of the step added numbers over Gloo; in words where they could not."""
-    words = [sys.executable, "-m", "launch.probe", str(desk), "add"]
+def measure_all_reduce(folder: Path) -> float | str:
+    """Seconds of an all-reduce over Gloo among all processes of the step; an error message if it failed."""
+    words = [sys.executable, "-m", "launch.probe", str(folder), "add"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=3 * TOGETHER)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=3 * MEETING_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
-        return f"no answer within {3 * TOGETHER:.0f} s"
+        return f"no answer within {3 * MEETING_TIMEOUT_SECONDS:.0f} s"
     return (
         (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         if done.returncode
@@ -78,17 +261,17 @@ def added(desk: Path) -> float | str:
     )
 
 
-def add(desk: Path) -> NoReturn:
-    """In a process of its own, which may hang or die."""
+def all_reduce(folder: Path) -> NoReturn:
+    """The all-reduce, in a separate process, which may hang or die."""
     import torch
     import torch.distributed
 
-    rank, size, where = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"]), desk / "meeting.json"
+    rank, size, where = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"]), folder / "meeting.json"
     if rank == 0:
         with socket.create_server(("", 0)) as server:
             number = server.getsockname()[1]
         write_json(where, {"host": os.environ["SLURMD_NODENAME"], "port": number})
-    deadline = time.monotonic() + TOGETHER
+    deadline = time.monotonic() + MEETING_TIMEOUT_SECONDS
     while not where.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     meeting = json.loads(where.read_bytes())
@@ -98,7 +281,7 @@ def add(desk: Path) -> NoReturn:
         init_method=f"tcp://{meeting['host']}:{meeting['port']}",
         rank=rank,
         world_size=size,
-        timeout=timedelta(seconds=TOGETHER),
+        timeout=timedelta(seconds=MEETING_TIMEOUT_SECONDS),
     )
     numbers = torch.ones(1000)
     torch.distributed.all_reduce(numbers)
@@ -108,20 +291,20 @@ def add(desk: Path) -> NoReturn:
     os._exit(0)  # Gloo's threads do not survive an orderly end
 
 
-def main(desk: Path) -> int:
+def main(folder: Path) -> int:
     rank = os.environ.get("SLURM_PROCID", "0")
-    told: list[float] = []
-    signal.signal(signal.SIGUSR1, lambda *_: told.append(time.time()))
-    found = findings(desk, rank)
+    received: list[float] = []
+    signal.signal(signal.SIGUSR1, lambda *_: received.append(time.time()))
+    facts = process_facts(folder, rank)
     if int(os.environ.get("SLURM_NTASKS", 1)) > 1:
-        found["reduced"] = added(desk)
-    write_json(desk / f"process-{rank}.json", found)
-    deadline = time.monotonic() + PATIENCE
-    while not told and time.monotonic() < deadline:
+        facts["reduced"] = measure_all_reduce(folder)
+    write_json(folder / f"process-{rank}.json", facts)
+    deadline = time.monotonic() + SIGNAL_TIMEOUT_SECONDS
+    while not received and time.monotonic() < deadline:
         time.sleep(0.05)
-    write_json(desk / f"process-{rank}.json", found | {"told": told[0] if told else None})
-    return 0 if told else 1
+    write_json(folder / f"process-{rank}.json", facts | {"told": received[0] if received else None})
+    return 0 if received else 1
 
 
 if __name__ == "__main__":
-    sys.exit(add(Path(sys.argv[1])) if sys.argv[2:] else main(Path(sys.argv[1])))
+    sys.exit(all_reduce(Path(sys.argv[1])) if sys.argv[2:] else main(Path(sys.argv[1])))

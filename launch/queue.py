@@ -1,12 +1,13 @@
-"""`python -m launch queue`: a list of jobs, one after another on this machine, whatever becomes of the terminal.
+"""`python -m launch queue`: a list of jobs that run one after another on this machine, in the background.
 
-`logs/queue/` has a file for each job with its words and how far it came, and its log beside it. One process, in a
-session of its own, works through them; after a reboot, `python -m launch queue` goes on with what is left.
+`logs/queue/` has a file for each job with its command and state, and its log beside it. One worker process, in its own
+session, works through them; after a reboot, `python -m launch queue` continues with what is left.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import shutil
@@ -14,8 +15,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -27,31 +30,35 @@ from core.commands import CommandParser
 from core.environment import clean_environment
 from core.errors import UserError
 from core.files import write_json
-from core.text import shown
-from launch.cluster import USUAL
-from launch.execute import ROOT, Order, checked, make_capsule
-from launch.queue_worker import OPEN, jobs, locked, work, worker
+from core.text import format_value
+from launch.capsule import make_capsule
+from launch.script import DEFAULT_SCRIPT, ROOT
 from launch.slurm import duration
+from launch.submit import SubmitRequest, validate
+from runs.lock import Lock, as_record, is_alive
+from runs.process import EXIT_RESUMABLE
+from runs.run import Run
 
-PATIENCE = 60.0  # seconds that a run may take to save its state
-WIDTH = 120  # of the table where the screen is not known
+STOP_TIMEOUT_SECONDS = 60.0  # for a run to save its state
+TABLE_WIDTH = 120  # of the table if the terminal's width is not known
 PURPOSE = """\
 Run a list of jobs one after another on this machine, in the background.
 
   python -m launch queue FILE          add the jobs of a file, and start: a command a line, or a sweep (YAML, CSV)
   python -m launch queue add WORDS…    add one command
-  python -m launch queue               go on with what is left, after a reboot for example
+  python -m launch queue               continue with what is left, after a reboot for example
   python -m launch queue status        what is done, what runs, what waits
   python -m launch queue stop          tell the job that runs to save its state, and stop; the others wait
 
-`python train_model.py FLAGS` is checked when it is added, kept with its code, and goes on where it was interrupted."""
+`python train_model.py FLAGS` is checked when it is added, kept with its code, and resumes where it was interrupted."""
+UNFINISHED = ("waiting", "running")
 
 
 def queue(argv: list[str]) -> int:
-    """The door."""
+    """The command."""
     parser = CommandParser("python -m launch queue", PURPOSE, usage=argparse.SUPPRESS)
     parser.add_argument("what", nargs="?", metavar="FILE", default="start", help=argparse.SUPPRESS)
-    place = argv.index("add") + 1 if "add" in argv else len(argv)  # what follows are words of a command
+    place = argv.index("add") + 1 if "add" in argv else len(argv)  # the words after `add` are a command
     parser.add_argument("--slurm", action="append", help=argparse.SUPPRESS)
     options, words = parser.parse_args(argv[:place]), argv[place:]
     if options.slurm:
@@ -63,12 +70,12 @@ def queue(argv: list[str]) -> int:
     if what == "work":
         return work(logs)
     if what == "status":
-        show(logs)
+        show_jobs(logs)
     elif what == "stop":
         stop(logs)
     elif what == "start":
         start(logs)
-        show(logs)
+        show_jobs(logs)
     elif what == "add":
         if not words:
             raise UserError("add is not followed by a command: python -m launch queue add python train_model.py FLAGS.")
@@ -88,7 +95,7 @@ def queue(argv: list[str]) -> int:
 
 
 def read_commands(path: Path) -> list[tuple[int, list[str]]]:
-    """The commands of a file, with the numbers of their lines; quotes as in a shell, and # begins a remark."""
+    """(line number, words) of the commands in a file; quotes and # comments as in a shell."""
     try:
         lines = path.read_text().split("\n")
     except FileNotFoundError:
@@ -99,60 +106,60 @@ def read_commands(path: Path) -> list[tuple[int, list[str]]]:
         raise UserError(f"FILE is {str(path)!r}: it is not a UTF-8 text; write a command a line.") from None
     except OSError as error:
         raise UserError(f"FILE is {str(path)!r}: it cannot be read ({error.strerror}).") from None
-    found, problems = [], []
+    commands, problems = [], []
     for number, line in enumerate(lines, 1):
         try:
             if words := shlex.split(line, comments=True):
-                found.append((number, words))
+                commands.append((number, words))
         except ValueError as problem:
-            problems.append(f"line {number}: {shown(line)} has {str(problem).lower()}: correct it.")
+            problems.append(f"line {number}: {format_value(line)} has {str(problem).lower()}: correct it.")
     if problems:
         raise SettingsError(problems)
-    if not found:
+    if not commands:
         raise UserError(f"FILE is {str(path)!r}: it has no commands; write one a line.")
-    return found
+    return commands
 
 
 def add_commands(logs: Path, commands: Sequence[tuple[int, list[str]]], place: str) -> None:
-    """All of them, or none when one of them is wrong. place: how a problem says where it is."""
+    """Add all commands, or none if one is wrong. place: the prefix of a problem, with its line number."""
     ready = []
     problems = []
     for number, words in commands:
         try:
-            ready.append(judged(words))
+            ready.append(check_command(words))
         except UserError as error:
             problems += [place.format(number) + line for line in str(error).split("\n")]
     if problems:
         raise SettingsError(problems)
     entries: list[dict[str, Any]] = []
-    for words, order in ready:
+    for words, request in ready:
         entry: dict[str, Any] = {"words": words, "title": shlex.join(words)}
-        if order is not None:
-            config, write_script = checked(order)
-            run = make_capsule(order, config, write_script).path
+        if request is not None:
+            config, write_script = validate(request)
+            run = make_capsule(request, config, write_script).path
             entry = {"words": ["bash", str(run / "job_script.slurm")], "title": run.name, "run": str(run)}
         entries.append(entry)
     add(logs, entries)
     print(f"{len(entries)} {'job is' if len(entries) == 1 else 'jobs are'} in the queue")
 
 
-def judged(words: list[str]) -> tuple[list[str], Order | None]:
-    """A command that can be run; one of train_model.py as an order to keep and run it."""
+def check_command(words: list[str]) -> tuple[list[str], SubmitRequest | None]:
+    """The command, checked; for train_model.py also the request for its capsule."""
     if words[0] in ("python", "python3"):
         words = [sys.executable, *words[1:]]
     if shutil.which(words[0], path=os.environ.get("PATH")) is None:
         raise UserError(
-            f"{shown(words[0])} is no program of this machine: write a command, such as python train_model.py."
+            f"{format_value(words[0])} is no program of this machine: write a command, such as python train_model.py."
         )
     if words[:1] != [sys.executable] or words[1:2] != ["train_model.py"]:
         return words, None
-    order = Order(["python", *words[1:]], None, USUAL, words[2:], False)
-    checked(order)
-    return words, order
+    request = SubmitRequest(["python", *words[1:]], None, DEFAULT_SCRIPT, words[2:], False)
+    validate(request)
+    return words, request
 
 
 def add_runs(logs: Path, runs: Sequence[Path], evaluate: bool) -> int:
-    """Put runs that are kept already into the queue; how many jobs that makes."""
+    """Add runs that have a capsule to the queue; the number of jobs."""
     entries: list[dict[str, Any]] = []
     for run in runs:
         entries.append({"words": ["bash", str(run / "job_script.slurm")], "title": run.name, "run": str(run)})
@@ -166,26 +173,28 @@ def add_runs(logs: Path, runs: Sequence[Path], evaluate: bool) -> int:
 
 
 def add(logs: Path, entries: Sequence[dict[str, Any]]) -> None:
-    desk = logs / "queue"
+    queue_dir = logs / "queue"
     try:
-        desk.mkdir(parents=True, exist_ok=True)
-        with locked(desk / "adding.lock"):
-            first = max((job.number for job in jobs(logs)), default=0) + 1
+        queue_dir.mkdir(parents=True, exist_ok=True)
+        with locked(queue_dir / "adding.lock"):
+            first = max((job.number for job in queue_jobs(logs)), default=0) + 1
             for number, entry in enumerate(entries, first):
-                write_json(desk / f"{number:06}.json", {**entry, "state": "waiting"})
+                write_json(queue_dir / f"{number:06}.json", {**entry, "state": "waiting"})
     except OSError as error:
-        raise UserError(f"{shown(str(desk))} cannot be written to ({error.strerror}): nothing was added.") from None
+        raise UserError(
+            f"{format_value(str(queue_dir))} cannot be written to ({error.strerror}): nothing was added."
+        ) from None
 
 
 # -- starting, stopping, looking -------------------------------------------------------------------------------------
 
 
 def start(logs: Path) -> None:
-    """Start the process that works through the queue, unless it runs or there is nothing to do."""
-    if not any(job.state in OPEN for job in jobs(logs)):
+    """Start the worker, unless it runs or there is nothing to do."""
+    if not any(job.state in UNFINISHED for job in queue_jobs(logs)):
         print("the queue is empty")
         return
-    if (process := worker(logs)) is None:
+    if (process := worker_process(logs)) is None:
         with open(logs / "queue" / "worker.log", "ab") as log:
             begun = subprocess.Popen(
                 [sys.executable, "-m", "launch", "queue", "--logs_dir", str(logs), "work"],
@@ -201,43 +210,189 @@ def start(logs: Path) -> None:
 
 
 def stop(logs: Path) -> None:
-    process = worker(logs)
+    process = worker_process(logs)
     if process is None:
         print("the queue does not run")
         return
     os.kill(process, signal.SIGTERM)
     print("told to stop; the job that runs saves its state first", flush=True)
-    deadline = time.monotonic() + PATIENCE
-    while worker(logs) is not None and time.monotonic() < deadline:
+    deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
+    while worker_process(logs) is not None and time.monotonic() < deadline:
         time.sleep(0.1)
-    left = sum(job.state in OPEN for job in jobs(logs))
-    if worker(logs) is None:
-        print(f"stopped; {left} jobs are left, and python -m launch queue goes on with them")
+    left = sum(job.state in UNFINISHED for job in queue_jobs(logs))
+    if worker_process(logs) is None:
+        print(f"stopped; {left} jobs are left, and python -m launch queue continues with them")
     else:
         print("it still saves; python -m launch queue status shows when it is done")
 
 
-def show(logs: Path) -> None:
-    """A line a job."""
-    found = jobs(logs)
-    if not found:
+def show_jobs(logs: Path) -> None:
+    """Print one line per job."""
+    jobs = queue_jobs(logs)
+    if not jobs:
         print("the queue is empty: python -m launch queue FILE adds the jobs of a file")
         return
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, WIDTH))
+        console = Console(highlight=False, width=max(console.width, TABLE_WIDTH))
     table = Table(box=None, pad_edge=False)
     for heading in ("job", "what", "state", "took", "log"):
         table.add_column(heading, justify="right" if heading in ("job", "took") else "left", overflow="fold")
-    for job in found:
+    for job in jobs:
         begun, ended = job.record.get("start"), job.record.get("end")
         took = duration((ended or time.time()) - begun) if begun and (ended or job.state == "running") else ""
         error = f": {job.record['error']}" if job.record.get("error") else ""
         log = os.path.relpath(job.log) if job.log.exists() else ""
-        table.add_row(str(job.number), Text(shown(job.record.get("title"))), Text(job.state + error), took, Text(log))
+        table.add_row(
+            str(job.number), Text(format_value(job.record.get("title"))), Text(job.state + error), took, Text(log)
+        )
     console.print(table)
-    process = worker(logs)
+    process = worker_process(logs)
     if process is not None:
         print(f"the queue runs (process {process})")
-    elif any(job.state in OPEN for job in found):
-        print("the queue does not run: python -m launch queue goes on with what is left")
+    elif any(job.state in UNFINISHED for job in jobs):
+        print("the queue does not run: python -m launch queue continues with what is left")
+
+
+# -- the worker ------------------------------------------------------------------------------------------------------
+
+
+class QueueJob:
+    """One file of the queue: words, title, folder, state, run, needs, status, start, end, process, created."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.number = int(path.stem)
+        try:
+            record = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            record = {}
+        self.record: dict[str, Any] = record if isinstance(record, dict) else {}
+
+    @property
+    def state(self) -> str:
+        return str(self.record.get("state", "damaged"))
+
+    @property
+    def log(self) -> Path:
+        return self.path.with_suffix(".log")
+
+    @property
+    def run(self) -> Run | None:
+        return Run(Path(self.record["run"])) if self.record.get("run") else None
+
+    def save_state(self, state: str, **more: Any) -> None:
+        self.record |= {"state": state, **more}
+        write_json(self.path, self.record)
+
+
+def queue_jobs(logs: Path) -> list[QueueJob]:
+    return [QueueJob(path) for path in sorted((logs / "queue").glob("[0-9]*.json"), key=lambda path: int(path.stem))]
+
+
+def unfinished_runs(logs: Path) -> set[Path]:
+    """The runs that wait or run in this queue."""
+    return {Path(job.record["run"]) for job in queue_jobs(logs) if job.state in UNFINISHED and job.record.get("run")}
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold a lock, which is released if this process dies."""
+    lock = Lock(path)
+    lock.acquire(wait)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def worker_process(logs: Path) -> int | None:
+    """The process id of the worker; None if none is alive."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        record = json.loads((logs / "queue" / "worker.json").read_bytes())
+        if is_alive(record):
+            return int(record["process"])
+    return None
+
+
+class Worker:
+    """Runs the jobs of the queue. A signal to stop is passed on to the job, and its end is awaited."""
+
+    def __init__(self, logs: Path) -> None:
+        self.logs = logs
+        self.is_stopping = False
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def end(self, number: int, frame: FrameType | None) -> None:
+        self.is_stopping = True
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGTERM)
+
+    def work(self) -> None:
+        while not self.is_stopping:
+            job = next((job for job in queue_jobs(self.logs) if job.state in UNFINISHED), None)
+            if job is None:
+                return
+            if job.state == "running" and not self.wait_for_orphan(job):
+                continue
+            self.run(job)
+
+    def wait_for_orphan(self, job: QueueJob) -> bool:
+        """Wait for a job that an earlier worker started; whether it has to be run again."""
+        while is_alive(job.record) and not self.is_stopping:
+            time.sleep(0.5)
+        if self.is_stopping:
+            return False
+        if job.run is None:
+            job.save_state("failed", error="the machine or the queue ended, and its end was not seen")
+            return False
+        if job.run.state == "finished":
+            job.save_state("done", end=time.time())
+        return job.run.state != "finished"
+
+    def run(self, job: QueueJob) -> None:
+        needed = job.record.get("needs")
+        if needed and Run(Path(needed)).state != "finished":
+            job.save_state("skipped", error="its run is not finished")
+            return
+        with open(job.log, "ab") as log:
+            try:
+                self.process = subprocess.Popen(
+                    job.record["words"],
+                    cwd=job.record.get("folder", ROOT),
+                    env=clean_environment() | {"PYTHONDONTWRITEBYTECODE": "1"},  # a snapshot stays as it is
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                job.save_state("failed", error=str(error.strerror))
+                return
+        job.save_state("running", start=time.time(), **as_record(self.process.pid))
+        if self.is_stopping:  # the signal came before the process was known
+            self.end(signal.SIGTERM, None)
+        status = self.process.wait()
+        self.process = None
+        is_finished = status == 0 or (job.run is not None and job.run.state == "finished")
+        if self.is_stopping and not is_finished:
+            job.save_state("waiting", status=status)
+        else:
+            state = "done" if is_finished else "stopped" if status == EXIT_RESUMABLE else "failed"
+            job.save_state(state, status=status, end=time.time())
+
+
+def work(logs: Path) -> int:
+    """The worker's process: runs until the queue is empty or a signal stops it."""
+    queue_dir = logs / "queue"
+    own = Worker(logs)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, own.end)
+    try:
+        with locked(queue_dir / "worker.lock", wait=False):
+            write_json(queue_dir / "worker.json", as_record(os.getpid()))
+            own.work()
+    except BlockingIOError:
+        pass  # another worker runs
+    return 0

@@ -1,55 +1,353 @@
 """`python -m launch drill --random N`: real signals at random moments, over several runs at once, until N were used.
 
-Each run is interrupted again and again, in start-up, while it trains, saves, validates and reports, until it comes to
-its end; then it has to be the same, bit for bit, as the one that nobody interrupted.
+Each run is interrupted again and again, in start-up, while it trains, saves, validates and reports, until it is
+finished; then it has to be the same, bit for bit, as an uninterrupted run.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.table import Table
 
 from core.errors import UserError
-from launch.players import PATIENCE, Tell
-from launch.sessions import PLANTED, Interruption, Session
+from launch.drill_runner import (
+    TIMEOUT_SECONDS,
+    Report,
+    first_difference,
+    job_states,
+    printed_command,
+    start_attempt,
+    submit_job,
+    try_slurm,
+)
+from launch.job import prepare
+from launch.slurm import OVER
+from runs.process import EXIT_BY_HAND, EXIT_RESUMABLE
+from runs.run import Run
 
-STEPS, EVERY = 150, 13
-STEP = 0.1  # seconds within which one that waits for a step comes after it
+FAULT_FILES = {
+    "hang": "hang_in_the_drill",
+    "kill": "kill_in_the_drill",
+}  # files that cause a fault in the training process
+# Kind of interruption: what is sent, in order.
+COMMON_KINDS = {
+    "time limit (SIGUSR1)": ("USR1",),
+    "preempted (SIGTERM)": ("TERM",),
+    "preempted, killed soon after": ("TERM", "KILL"),
+    "stopped by hand (Ctrl-C)": ("INT",),
+    "Ctrl-C twice": ("INT", "INT"),
+    "killed (SIGKILL)": ("KILL",),
+    "crashed (SIGABRT)": ("ABRT",),
+    "hung": ("hang",),
+}
+LOCAL_KINDS = {**COMMON_KINDS, "terminal lost (SIGHUP)": ("HUP",)}
+SLURM_KINDS = {
+    **COMMON_KINDS,
+    "requeued": ("requeue",),
+    "cancelled": ("cancel",),
+    "killed (SIGKILL)": ("kill",),  # scancel --signal=KILL would send SIGTERM first
+    "preempted, killed soon after": ("TERM", "kill"),
+}
+MANUAL = {"INT", "kill", "cancel"}
+GIVEN_UP = "not queued again"  # in the log of a job that made no progress in several starts
+ACCEPTED_CAUSES = (
+    *("finished", "time limit", "interrupted", "preempted", "requeued", "cancelled", "stopped by hand"),
+    *("killed", "out of memory or killed", "node failure", "crashed", "hung"),
+)
+STEPS, CHECKPOINT_EVERY = 150, 13
+STEP_SECONDS = 0.1  # an interruption at a step comes within this time after it
 CLOCKS = ("start", "training", "steps", "steps")
 PLACES = ("starting", "training", "saving", "ending")
 
 
-class Deck:
-    """N interruptions, drawn by any of the runs at once; one that came too late is drawn again."""
+# -- one run, on this machine or as a job ----------------------------------------------------------------------------
+
+
+@dataclass
+class Interruption:
+    """clock: what its moment is measured by: time since the process started, time since training began, or steps.
+    share: fraction of the uninterrupted run's time, or of the remaining steps. place: the phase that it hit."""
+
+    kind: str
+    clock: str
+    share: float
+    place: str = ""
+    attempt: int = 0  # the attempt that it ended; 0 if none had begun
+    lost: int = 0
+
+
+class InterruptedRun:
+    """One run, from its first start to its end. `begin` and `resume` start an attempt; `is_over` if it ended."""
+
+    def __init__(self, work_dir: Path, name: str, flags: list[str]) -> None:
+        self.name, self.logs = name, work_dir / name
+        self.log = self.logs / "output.log"
+        self.words = [*flags, "--logs_dir", str(self.logs)]
+        self.interruptions: list[Interruption] = []
+        self.problem: str | None = None
+        self.began = 0.0
+        self.earlier_attempts = 0  # attempts before this start
+        self.log_offset = 0  # bytes of the log before this start
+
+    @property
+    def run(self) -> Run | None:
+        configs = sorted((self.logs / "runs").glob("[!.]*/config.json"))
+        return Run(configs[0].parent) if configs else None
+
+    def mark_start(self) -> None:
+        """Remember where a start begins."""
+        self.began = time.monotonic()
+        self.earlier_attempts = len(self.run.attempts) if self.run else 0
+        self.log_offset = self.log.stat().st_size if self.log.exists() else 0
+
+    def last_words(self) -> str:
+        with suppress(OSError):
+            lines = self.log.read_bytes()[self.log_offset :].decode(errors="replace").strip().splitlines()
+            return lines[-1] if lines else ""
+        return ""
+
+    @property
+    def is_training(self) -> bool:
+        return self.run is not None and len(self.run.attempts) > self.earlier_attempts
+
+    @property
+    def step(self) -> int:
+        """The last logged step of this start, or its first step."""
+        run = self.run
+        if run is None or len(run.attempts) <= self.earlier_attempts:
+            return 0
+        first = run.attempts[-1].get("first_step", 0)
+        return max([first, *(row["step"] for row in run.last_metrics() if isinstance(row.get("step"), int))])
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def resume(self, interruption: Interruption | None) -> None:
+        """Start it again as its job or a person would; an unexpected end becomes `problem`."""
+        raise NotImplementedError
+
+    def is_over(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def is_finished(self) -> bool:
+        raise NotImplementedError
+
+    def send(self, what: str) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def interrupt(self, interruption: Interruption, kinds: dict[str, tuple[str, ...]]) -> None:
+        """Perform the interruption and record the phase that it hit."""
+        run = self.run
+        attempts = run.attempts if run else []
+        is_open = len(attempts) > self.earlier_attempts and "end" not in attempts[-1]
+        saves = run is not None and any((run.path / "checkpoints").glob(".*.tmp"))
+        interruption.place = (
+            "saving" if saves else "training" if is_open else "ending" if self.is_training else "starting"
+        )
+        interruption.attempt = len(attempts) if is_open else 0
+        self.interruptions.append(interruption)
+        for number, what in enumerate(kinds[interruption.kind]):
+            if number:
+                time.sleep(0.2)
+            if what not in FAULT_FILES:
+                self.send(what)
+            elif run is not None:
+                (run.path / FAULT_FILES[what]).touch()
+
+    def remove_pending_faults(self) -> bool:
+        """Remove fault files that had no effect before the end; whether there were any."""
+        left = [file for name in FAULT_FILES.values() if self.run and (file := self.run.path / name).exists()]
+        for file in left:
+            file.unlink(missing_ok=True)
+        return bool(left)
+
+    def check(self, reference: Run) -> str | None:
+        """What is wrong with the run, in words; None if nothing is."""
+        run = self.run
+        if self.problem or run is None:
+            return self.problem or "it made no run folder"
+        for number, attempt in enumerate(run.attempts, 1):
+            if not str(attempt.get("cause")).startswith(ACCEPTED_CAUSES):
+                return f"attempts.jsonl says {attempt.get('cause')!r} of attempt {number}"
+        for interruption in self.interruptions:
+            interruption.lost = (
+                run.attempts[interruption.attempt - 1].get("steps_lost", 0) if interruption.attempt else 0
+            )
+        return first_difference(run.metrics(), reference.metrics())
+
+
+class LocalInterruptedRun(InterruptedRun):
+    """Processes of this machine; restarts what Slurm would restart."""
+
+    process: subprocess.Popen[bytes]
+
+    def begin(self) -> None:
+        self.folder = prepare(self.words)
+        self.start([sys.executable, "train_model.py", *self.words], self.folder)
+
+    def start(self, command: list[str], folder: Path | None) -> None:
+        self.mark_start()
+        self.process = start_attempt(command, folder, "random", self.log)
+
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.process.returncode == 0
+
+    def resume(self, interruption: Interruption | None) -> None:
+        status = self.process.returncode
+        sent = LOCAL_KINDS[interruption.kind] if interruption else ()
+        expected = {EXIT_RESUMABLE, *(-getattr(signal, f"SIG{what}") for what in sent if what != "hang")}
+        if interruption is None or status not in expected | ({EXIT_BY_HAND} if "INT" in sent else set()):
+            self.problem = (
+                f"{interruption.kind if interruption else 'nothing'} ended it with status {status}: {self.last_words()}"
+            )
+            return
+        typed = printed_command(self.log, self.log_offset) if status == EXIT_BY_HAND else None
+        self.start(typed or [sys.executable, "train_model.py", *self.words], None if typed else self.folder)
+
+    def send(self, what: str) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, getattr(signal, f"SIG{what}"))
+
+    def stop(self) -> None:
+        if hasattr(self, "process") and self.process.poll() is None:
+            self.send("KILL")
+            self.process.wait()
+
+
+class JobStates:
+    """The states of all jobs of the drill, read once a second."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, str] = {}
+        self.lock = threading.Lock()
+        self.asked = 0.0
+        self.answer: dict[str, tuple[str, str]] = {}
+
+    def state(self, job: str) -> tuple[str, str]:
+        """State and start of a job."""
+        with self.lock:
+            if time.monotonic() - self.asked > 1:
+                self.answer = job_states(self.jobs.values()) or self.answer
+                self.asked = time.monotonic()
+            return self.answer.get(job, ("", ""))
+
+    def add(self, name: str, job: str) -> None:
+        with self.lock:
+            self.jobs[name] = job
+            self.asked = 0.0
+
+    def clear(self) -> None:
+        with self.lock:
+            self.answer, self.asked = {}, 0.0
+
+
+class SlurmInterruptedRun(InterruptedRun):
+    """A job of train.slurm, which requeues itself; the drill requeues it where a person would have to."""
+
+    def __init__(self, work_dir: Path, name: str, flags: list[str], script: Path, queue: JobStates) -> None:
+        super().__init__(work_dir, name, flags)
+        self.script, self.queue = script, queue
+        self.started = ""  # Slurm's time of this start
+        self.state = ""
+
+    def begin(self) -> None:
+        self.job = submit_job(self.script, self.words, self.logs, self.log, "random")
+        self.queue.add(self.name, self.job)
+        self.wait_for_start("")
+
+    def wait_for_start(self, before: str) -> None:
+        """Wait until the job starts or is over; the time in the queue is not limited."""
+        while True:
+            state, started = self.queue.state(self.job)
+            if state in OVER or (state == "RUNNING" and started != before):
+                self.started = started
+                self.mark_start()
+                return
+            time.sleep(0.3)
+
+    def is_over(self) -> bool:
+        self.state, started = self.queue.state(self.job)
+        return self.state in OVER or self.state == "PENDING" or (self.state == "RUNNING" and started != self.started)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state == "COMPLETED"
+
+    def resume(self, interruption: Interruption | None) -> None:
+        if self.state in OVER:
+            sent = SLURM_KINDS[interruption.kind] if interruption else ()
+            log = self.log.read_bytes()[self.log_offset :].decode(errors="replace")
+            attempts = self.run.attempts if self.run else []
+            done = bool(attempts) and str(attempts[-1].get("cause")).startswith(
+                "finished"
+            )  # only its report was interrupted
+            if not done and not MANUAL & set(sent) and GIVEN_UP not in log:
+                after = interruption.kind if interruption else "nothing"
+                self.problem = f"job {self.job} is {self.state} after {after}: {self.last_words()}"
+                return
+            deadline = time.monotonic() + 60
+            while not try_slurm("scontrol", "requeue", self.job) and time.monotonic() < deadline:
+                time.sleep(1)
+            self.queue.clear()
+        self.wait_for_start(self.started)
+
+    def send(self, what: str) -> None:
+        words = {"requeue": ("scontrol", "requeue", self.job), "cancel": ("scancel", self.job)}
+        try_slurm(*words.get(what, ("scancel", f"--signal={what}", self.job)))
+
+    def stop(self) -> None:
+        if hasattr(self, "job"):
+            try_slurm("scancel", self.job)
+
+
+# -- all runs --------------------------------------------------------------------------------------------------------
+
+
+class InterruptionPool:
+    """N interruptions, shared by all runs; one that came too late is put back."""
 
     def __init__(self, count: int, seed: int, kinds: dict[str, tuple[str, ...]]) -> None:
-        dice = random.Random(seed)
-        self.left = []
+        rng = random.Random(seed)
+        self.remaining = []
         for _ in range(count):
-            kind = dice.choice(list(kinds))
-            clock = dice.choice(CLOCKS if PLANTED.keys().isdisjoint(kinds[kind]) else CLOCKS[-1:])
-            self.left.append(Interruption(kind, clock, dice.random()))
+            kind = rng.choice(list(kinds))
+            clock = rng.choice(CLOCKS if FAULT_FILES.keys().isdisjoint(kinds[kind]) else CLOCKS[-1:])
+            self.remaining.append(Interruption(kind, clock, rng.random()))
         self.lock = threading.Lock()
 
-    def draw(self) -> Interruption | None:
+    def take(self) -> Interruption | None:
         with self.lock:
-            return self.left.pop(0) if self.left else None
+            return self.remaining.pop(0) if self.remaining else None
 
-    def give_back(self, one: Interruption) -> None:
-        one.share *= 0.7
+    def put_back(self, interruption: Interruption) -> None:
+        interruption.share *= 0.7
         with self.lock:
-            self.left.append(one)
+            self.remaining.append(interruption)
 
 
 @dataclass
 class Times:
-    """Seconds of the uninterrupted run: from its start to the first step, and from there to its end."""
+    """Seconds of the uninterrupted run: from the start to the first step, and from there to the end."""
 
     start: float = 0.0
     rest: float = 0.0
@@ -57,129 +355,129 @@ class Times:
 
 @dataclass
 class RandomDrill:
-    """new: makes the session of a name. lanes: runs at once."""
+    """new: creates the run of a name. parallel: runs at once."""
 
-    new: Callable[[str], Session]
+    new: Callable[[str], InterruptedRun]
     kinds: dict[str, tuple[str, ...]]
     count: int
     seed: int
-    lanes: int
-    tell: Tell
-    sessions: list[Session] = field(default_factory=list)
+    parallel: int
+    report: Report
+    sessions: list[InterruptedRun] = field(default_factory=list)
     times: Times = field(default_factory=Times)
-    made: int = 0
-    ended: bool = False
+    number_started: int = 0
+    is_stopped: bool = False
     failure: BaseException | None = None
 
-    def play(self) -> Session:
-        """The uninterrupted run, after all the others were interrupted and compared with it."""
-        self.deck = Deck(self.count, self.seed, self.kinds)
-        whole = self.new("uninterrupted")
-        self.tell(whole.name, "trains")
-        self.sessions.append(whole)
-        whole.begin()
-        self.wait(whole, lambda: whole.trains or whole.is_over())
-        self.times.start = time.monotonic() - whole.began
-        self.wait(whole, whole.is_over)
-        self.times.rest = time.monotonic() - whole.began - self.times.start
-        if not whole.is_finished:
-            whole.problem = f"it did not finish: {whole.last_words()}"
-            return whole
-        self.tell(whole.name, "done")
-        workers = [threading.Thread(target=self.work, daemon=True) for _ in range(min(self.lanes, self.count))]
+    def run_all(self) -> InterruptedRun:
+        """Run the uninterrupted run, then all others; the uninterrupted one."""
+        self.pool = InterruptionPool(self.count, self.seed, self.kinds)
+        reference = self.new("uninterrupted")
+        self.report(reference.name, "trains")
+        self.sessions.append(reference)
+        reference.begin()
+        self.wait(reference, lambda: reference.is_training or reference.is_over())
+        self.times.start = time.monotonic() - reference.began
+        self.wait(reference, reference.is_over)
+        self.times.rest = time.monotonic() - reference.began - self.times.start
+        if not reference.is_finished:
+            reference.problem = f"it did not finish: {reference.last_words()}"
+            return reference
+        self.report(reference.name, "done")
+        workers = [threading.Thread(target=self.work, daemon=True) for _ in range(min(self.parallel, self.count))]
         for worker in workers:
             worker.start()
-        while any(worker.is_alive() for worker in workers):  # so that a Ctrl-C is heard
+        while any(worker.is_alive() for worker in workers):  # polling, so that Ctrl-C is handled
             time.sleep(0.1)
         if self.failure is not None:
             raise self.failure
-        return whole
+        return reference
 
     def work(self) -> None:
-        """One run after the other, while there are interruptions."""
+        """A thread: one run after another, while there are interruptions."""
         try:
-            while self.deck.left and not self.ended and self.failure is None:
-                with self.deck.lock:
-                    self.made += 1
-                    session = self.new(f"run_{self.made}")
+            while self.pool.remaining and not self.is_stopped and self.failure is None:
+                with self.pool.lock:
+                    self.number_started += 1
+                    session = self.new(f"run_{self.number_started}")
                     self.sessions.append(session)
                 session.begin()
-                self.play_one(session)
-                self.tell(session.name, session.problem or f"done, {len(session.used)} interruptions")
-        except BaseException as error:  # told by the thread that waits for this one
+                self.run_one(session)
+                self.report(session.name, session.problem or f"done, {len(session.interruptions)} interruptions")
+        except BaseException as error:  # raised again by the waiting thread
             self.failure = self.failure or error
 
-    def play_one(self, session: Session) -> None:
-        while not self.ended:
-            one = self.deck.draw()
-            if one is not None and not self.reach(session, one):
-                self.deck.give_back(one)
-                one = None
-            elif one is None and not session.used:  # others used the last one before this run began
+    def run_one(self, session: InterruptedRun) -> None:
+        while not self.is_stopped:
+            interruption = self.pool.take()
+            if interruption is not None and not self.wait_for_moment(session, interruption):
+                self.pool.put_back(interruption)
+                interruption = None
+            elif interruption is None and not session.interruptions:  # other runs used the last one
                 session.stop()
                 self.sessions.remove(session)
                 return
-            if one is not None:
-                self.tell(session.name, f"{one.kind}, {len(self.deck.left)} left")
-                session.strike(one, self.kinds)
+            if interruption is not None:
+                self.report(session.name, f"{interruption.kind}, {len(self.pool.remaining)} left")
+                session.interrupt(interruption, self.kinds)
             self.wait(session, session.is_over)
-            if session.missed() and one is not None and len(self.kinds[one.kind]) == 1:
-                session.used.remove(one)
-                self.deck.give_back(one)
+            if session.remove_pending_faults() and interruption is not None and len(self.kinds[interruption.kind]) == 1:
+                session.interruptions.remove(interruption)
+                self.pool.put_back(interruption)
             if session.is_finished or session.problem:
                 return
-            session.go_on(one)
+            session.resume(interruption)
             if session.problem:
                 return
 
-    def reach(self, session: Session, one: Interruption) -> bool:
-        """Wait for its moment; whether it came before the end of the attempt."""
-        if one.clock != "start":
-            self.wait(session, lambda: session.trains or session.is_over())
-        if one.clock == "steps":
+    def wait_for_moment(self, session: InterruptedRun, interruption: Interruption) -> bool:
+        """Wait for the moment of an interruption; whether it came before the attempt ended."""
+        if interruption.clock != "start":
+            self.wait(session, lambda: session.is_training or session.is_over())
+        if interruption.clock == "steps":
             first = session.step
-            until = first + one.share * (STEPS - first)
+            until = first + interruption.share * (STEPS - first)
             self.wait(session, lambda: session.step >= until or session.is_over())
-            at = time.monotonic() + one.share * STEP
-        elif one.clock == "training":
-            at = time.monotonic() + one.share * self.times.rest
+            at = time.monotonic() + interruption.share * STEP_SECONDS
+        elif interruption.clock == "training":
+            at = time.monotonic() + interruption.share * self.times.rest
         else:
-            at = session.began + one.share * (self.times.start + self.times.rest)
-        while time.monotonic() < at and not session.is_over() and not self.ended:
+            at = session.began + interruption.share * (self.times.start + self.times.rest)
+        while time.monotonic() < at and not session.is_over() and not self.is_stopped:
             time.sleep(0.01)
         return not session.is_over()
 
-    def wait(self, session: Session, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition() and not self.ended:
+    def wait(self, session: InterruptedRun, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while not condition() and not self.is_stopped:
             if time.monotonic() > deadline:
-                raise UserError(f"{session.name} shows nothing for {PATIENCE:.0f} s: its log is {session.log}.")
+                raise UserError(f"{session.name} shows nothing for {TIMEOUT_SECONDS:.0f} s: its log is {session.log}.")
             time.sleep(0.02)
 
     def stop(self) -> None:
-        self.ended = True
+        self.is_stopped = True
         for session in self.sessions:
             session.stop()
 
 
-def table(sessions: list[Session]) -> Table:
-    """How often each kind came, where, and what it cost."""
+def table(sessions: list[InterruptedRun]) -> Table:
+    """How often each kind occurred, in which phase, and the steps it cost."""
     shape = Table("kind", "times", *PLACES, "steps lost", box=None, padding=(0, 2, 0, 0), header_style="bold")
-    used = [one for session in sessions for one in session.used]
-    for kind in sorted({one.kind for one in used}):
-        of_kind = [one for one in used if one.kind == kind]
-        places: Counter[str] = Counter(one.place for one in of_kind)
+    used = [interruption for session in sessions for interruption in session.interruptions]
+    for kind in sorted({interruption.kind for interruption in used}):
+        of_kind = [interruption for interruption in used if interruption.kind == kind]
+        places: Counter[str] = Counter(interruption.place for interruption in of_kind)
         counts = [str(places[place] or "") for place in PLACES]
-        shape.add_row(kind, str(len(of_kind)), *counts, str(sum(one.lost for one in of_kind)))
+        shape.add_row(kind, str(len(of_kind)), *counts, str(sum(interruption.lost for interruption in of_kind)))
     return shape
 
 
-def closing(sessions: list[Session], seconds: float, problems: dict[str, str]) -> list[str]:
-    """What came of it, in lines."""
+def closing(sessions: list[InterruptedRun], seconds: float, problems: dict[str, str]) -> list[str]:
+    """The closing lines."""
     attempts = sum(len(session.run.attempts) for session in sessions if session.run)
-    lost = sum(one.lost for session in sessions for one in session.used)
-    used = sum(len(session.used) for session in sessions)
+    lost = sum(interruption.lost for session in sessions for interruption in session.interruptions)
+    used = sum(len(session.interruptions) for session in sessions)
     what = f"{used} interruptions of {len(sessions)} runs, {attempts} attempts, {lost} steps lost, {seconds:.0f} s"
     if not problems:
-        return [f"{what}: every run is the same, bit for bit, as the one that nobody interrupted."]
+        return [f"{what}: every run is the same, bit for bit, as the uninterrupted one."]
     return [f"{what}: {len(problems)} failed.", *(f"fail: {name}: {words}" for name, words in problems.items())]

@@ -1,17 +1,21 @@
-"""What one submission asks of Slurm: `--slurm NAME=VALUE` beyond its header, and whether its processes fit its GPUs."""
+"""What one submission asks of Slurm: `--slurm NAME=VALUE`, whether processes fit the GPUs, and job limits."""
 
 from __future__ import annotations
 
 import difflib
+import os
+import pwd
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from config.flags import SettingsError
 from config.settings import Trainer
 from core.errors import UserError
-from core.text import shown
-from launch.script import SHORT
+from core.text import format_value
+from launch.script import LONG_NAMES, option_line
+from runs.slurm import run_slurm, slurm_config
 
 # The options of sbatch, as `sbatch --help` of Slurm 20 to 25 has them.
 VALUES = """\
@@ -28,7 +32,7 @@ SWITCHES = """\
     use-min-nodes"""
 EITHER = "exclusive export get-user-env kill-on-invalid-dep nice propagate"
 KINDS = {name: kind for kind in (VALUES, SWITCHES, EITHER) for name in kind.split()}
-OWN = {
+RESERVED = {
     "job-name": "a job has the name of its run; give --run_name",
     "output": "the log is in the run's folder",
     "error": "the log is in the run's folder, with both streams",
@@ -36,7 +40,7 @@ OWN = {
     "chdir": "a job begins in the snapshot of its code",
     **dict.fromkeys(("hold", "parsable", "test-only", "wait", "wrap"), "how a job is handed to Slurm is our part"),
 }
-MEANT = {
+SYNONYMS = {
     **dict.fromkeys(("walltime", "time-limit", "timelimit", "timeout", "timeout-min"), "time"),
     **dict.fromkeys(("queue", "part"), "partition"),
     **dict.fromkeys(("memory", "mem-gb", "ram"), "mem"),
@@ -44,6 +48,8 @@ MEANT = {
     **dict.fromkeys(("tasks-per-node", "processes", "procs"), "ntasks-per-node"),
     **{"gpu": "gpus-per-node", "tasks": "ntasks", "project": "account", "mail": "mail-user", "feature": "constraint"},
 }
+LIMIT_OPTIONS = ("account", "qos", "partition")
+LIMIT_TIMEOUT_SECONDS = 5.0  # per call; accounting may be slow, or down
 
 
 # -- --slurm NAME=VALUE ----------------------------------------------------------------------------------------------
@@ -51,27 +57,29 @@ MEANT = {
 
 def read_resources(words: Sequence[str]) -> list[str]:
     """The words after --slurm as sbatch spells them, the last of each name: ["nodes=2", "exclusive"]."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     problems = []
     for word in words:
         typed, equals, value = word.removeprefix("--").partition("=")
         name = typed.replace("_", "-").lower()
         if problem := problem_of(name, typed, equals, value):
-            problems.append(f"--slurm is {shown(word)!r}: {problem}" + ("" if problem.endswith("?") else "."))
+            problems.append(f"--slurm is {format_value(word)!r}: {problem}" + ("" if problem.endswith("?") else "."))
         else:
-            found[name] = name + equals + value
+            options[name] = name + equals + value
     if problems:
         raise SettingsError(problems)
-    return list(found.values())
+    return list(options.values())
 
 
 def problem_of(name: str, typed: str, equals: str, value: str) -> str:
-    if name in OWN:
-        return f"{OWN[name]}; leave it out"
+    if name in RESERVED:
+        return f"{RESERVED[name]}; leave it out"
     if name not in KINDS:
-        near = [MEANT[name]] if name in MEANT else difflib.get_close_matches(name, [*KINDS, *OWN], 1)
-        meant = SHORT[f"-{typed}"].removeprefix("--") if f"-{typed}" in SHORT else near[0] if near else ""
-        return f"sbatch has no --{shown(typed)}; " + (f"did you mean {meant}?" if meant else "sbatch --help lists all")
+        near = [SYNONYMS[name]] if name in SYNONYMS else difflib.get_close_matches(name, [*KINDS, *RESERVED], 1)
+        meant = LONG_NAMES[f"-{typed}"].removeprefix("--") if f"-{typed}" in LONG_NAMES else near[0] if near else ""
+        return f"sbatch has no --{format_value(typed)}; " + (
+            f"did you mean {meant}?" if meant else "sbatch --help lists all"
+        )
     if KINDS[name] is SWITCHES and equals:
         return f"{name} has no value; write --slurm {name}"
     if not value and (equals or KINDS[name] is VALUES):
@@ -82,16 +90,16 @@ def problem_of(name: str, typed: str, equals: str, value: str) -> str:
 
 
 def as_options(resources: Sequence[str]) -> list[str]:
-    """For sbatch's command line, where they win over SBATCH_* in the environment, too."""
+    """For sbatch's command line, where they win over SBATCH_* in the environment."""
     return [f"--{resource}" for resource in resources]
 
 
 # -- processes and GPUs ----------------------------------------------------------------------------------------------
 
 
-def asked_for(lines: Sequence[str]) -> dict[str, str]:
+def requested_options(lines: Sequence[str]) -> dict[str, str]:
     """{long name: value} of #SBATCH lines; the last of a name counts, as it does for sbatch."""
-    found = {}
+    options = {}
     for line in lines:
         try:
             words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
@@ -101,30 +109,30 @@ def asked_for(lines: Sequence[str]) -> dict[str, str]:
             word = words.pop(0)
             name, equals, value = word.partition("=")
             if word[:1] == "-" != word[1:2]:
-                name, value, equals = SHORT.get(word[:2], word[:2]), word[2:], word[2:]
+                name, value, equals = LONG_NAMES.get(word[:2], word[:2]), word[2:], word[2:]
             name = name.removeprefix("--")
             if not equals and KINDS.get(name) is VALUES and words:
                 value = words.pop(0)
-            found[name] = value
-    return found
+            options[name] = value
+    return options
 
 
 def check_placement(lines: Sequence[str], settings: Trainer) -> None:
-    """Refuse numbers of processes, nodes and GPUs that do not fit, as the processes would when they begin."""
-    asked = asked_for(lines)
-    total, each, nodes = (whole(asked.get(name)) for name in ("ntasks", "ntasks-per-node", "nodes"))
-    if "nodes" in asked and nodes is None:  # a range: Slurm decides
+    """Raise if the numbers of processes, nodes and GPUs do not fit, as training would at its start."""
+    requested = requested_options(lines)
+    total, each, nodes = (whole(requested.get(name)) for name in ("ntasks", "ntasks-per-node", "nodes"))
+    if "nodes" in requested and nodes is None:  # a range: Slurm decides
         return
     if total is not None:
         check_tasks(total, each, nodes)
         each = total // nodes if nodes else each or total
     each, nodes = each or 1, nodes or 1
     if settings.gpus == "auto" or (settings.gpus != "none" and each * nodes > 1):
-        check_gpus(asked, each, nodes, settings.allow_idle_gpus)
+        check_gpus(requested, each, nodes, settings.allow_idle_gpus)
 
 
 def check_tasks(total: int, each: int | None, nodes: int | None) -> None:
-    """Slurm takes --ntasks-per-node for the most that a node may have, and as many nodes as that needs."""
+    """Raise if tasks do not spread evenly. For Slurm --ntasks-per-node is a maximum that determines the nodes."""
     if nodes:
         fits = total % nodes == 0 and (each is None or total <= each * nodes)
     else:
@@ -147,14 +155,14 @@ def check_tasks(total: int, each: int | None, nodes: int | None) -> None:
     )
 
 
-def check_gpus(asked: dict[str, str], each: int, nodes: int, may_idle: bool) -> None:
-    """Processes on a node against its GPUs."""
-    on_node = count_gpus(asked.get("gpus-per-node"))
-    if on_node is None and (listed := re.findall(r"(?:^|,)(?:gres[/:])?gpu\b:?([^,(]*)", asked.get("gres", ""))):
+def check_gpus(requested: dict[str, str], each: int, nodes: int, may_idle: bool) -> None:
+    """Raise if a node's processes do not match its GPUs."""
+    on_node = count_gpus(requested.get("gpus-per-node"))
+    if on_node is None and (listed := re.findall(r"(?:^|,)(?:gres[/:])?gpu\b:?([^,(]*)", requested.get("gres", ""))):
         on_node = count_gpus(",".join(listed))
-    if on_node is None and (of_task := count_gpus(asked.get("gpus-per-task"))) is not None:
+    if on_node is None and (of_task := count_gpus(requested.get("gpus-per-task"))) is not None:
         on_node = of_task * each
-    if on_node is None and (of_job := count_gpus(asked.get("gpus"))) is not None:
+    if on_node is None and (of_job := count_gpus(requested.get("gpus"))) is not None:
         if of_job % nodes:
             raise UserError(
                 f"--gpus is {of_job} and --nodes is {nodes}: nodes need the same number of GPUs each; write "
@@ -170,13 +178,13 @@ def check_gpus(asked: dict[str, str], each: int, nodes: int, may_idle: bool) -> 
 
 
 def whole(text: str | None) -> int | None:
-    """A number, also as the range 2-2; None where it is not one."""
+    """A number, or a range such as 2-2; None for anything else."""
     first, _, last = (text or "").partition("-")
     return int(first) if first.isdigit() and int(first) > 0 and last in ("", first) else None
 
 
 def count_gpus(text: str | None) -> int | None:
-    """4, a100:4 or a100:2,v100:2 as a number, a kind alone or nothing as one; None where it is not known."""
+    """The number in 4, a100:4 or a100:2,v100:2; a type without a number counts as one; None if unknown."""
     total = 0
     for part in text.split(",") if text is not None else ["?:?"]:
         kind, _, count = part.rpartition(":")
@@ -192,3 +200,96 @@ def gpus(count: int) -> str:
 
 def processes(count: int) -> str:
     return f"{count} process" if count == 1 else f"{count} processes"
+
+
+# -- job limits of a user: read only where the cluster enforces them; what is unknown is no limit --------------------
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The number of jobs that may be in the queue at a time, and how many are."""
+
+    name: str
+    most: int
+    taken: int = 0
+
+
+def check_limits(lines: Sequence[str], resources: Sequence[str], rows: int, jobs_of_a_row: int) -> None:
+    """Raise if a sweep has too many jobs. lines: the #SBATCH lines of the job; resources: what --slurm asks for."""
+    jobs = rows * jobs_of_a_row
+    room = min(submit_limits(lines, resources), key=lambda limit: limit.most - limit.taken, default=None)
+    if room is None or jobs <= room.most - room.taken:
+        return
+    taken = f", of which {room.taken} are taken" if room.taken else ""
+    left = (room.most - room.taken) // jobs_of_a_row
+    what = f"cut the file into parts of at most {left} rows" if left > 0 else "wait until some of them have ended"
+    raise UserError(f"The sweep would be {jobs} jobs, and {room.name} allows {room.most} at a time{taken}: {what}.")
+
+
+def submit_limits(lines: Sequence[str], resources: Sequence[str]) -> list[Limit]:
+    """The known limits for a job with these options."""
+    fields = slurm_config(LIMIT_TIMEOUT_SECONDS)
+    whole = parse_count(fields.get("MaxJobCount", ""))
+    limits = [Limit("MaxJobCount of the cluster", whole)] if whole else []
+    if "limits" not in fields.get("AccountingStorageEnforce", ""):
+        return limits
+    requested = requested_options(lines)  # overridden by the environment and the command line
+    requested |= {name: os.environ[key] for name in LIMIT_OPTIONS if (key := f"SBATCH_{name.upper()}") in os.environ}
+    requested |= requested_options([option_line(resource) for resource in resources])
+    account, qos, partition = (requested.get(name, "") for name in LIMIT_OPTIONS)
+    own = own_jobs()
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return limits
+    where = [f"user={user}", f"cluster={fields.get('ClusterName', '')}", *([f"account={account}"] if account else [])]
+    associations = accounting("association", where, "Account,MaxSubmitJobs,GrpSubmitJobs,DefaultQOS")
+    if len(associations) == 1:  # otherwise the job's association is not known
+        name, most, group, usual = associations[0]
+        taken = sum(job[0] == name for job in own)
+        limits += limit_of(f"MaxSubmitJobs of account {format_value(name)}", most, taken)
+        limits += limit_of(f"GrpSubmitJobs of account {format_value(name)}", group, taken)
+        qos = qos or usual
+    partition, of_partition = partition_and_qos(partition)
+    for name, column, value in ((qos, 1, qos), (of_partition, 2, partition)):
+        for most, group in accounting("qos", [f"name={name}"], "MaxSubmitJobsPU,GrpSubmitJobs") if name else []:
+            taken = sum(job[column] == value for job in own)
+            limits += limit_of(f"MaxSubmitJobsPerUser of QOS {format_value(name)}", most, taken)
+            limits += limit_of(f"GrpSubmitJobs of QOS {format_value(name)}", group, taken)
+    return limits
+
+
+def limit_of(name: str, most: str, taken: int) -> list[Limit]:
+    return [Limit(name, count, taken)] if (count := parse_count(most)) is not None else []
+
+
+def parse_count(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def accounting(what: str, where: Sequence[str], fields: str) -> list[list[str]]:
+    """The rows of sacctmgr; empty without accounting or without an answer."""
+    words = ["sacctmgr", "--noheader", "--parsable2", "--readonly", "show", what, *where, f"format={fields}"]
+    output, _ = run_slurm(*words, timeout=LIMIT_TIMEOUT_SECONDS)
+    rows = [line.split("|") for line in output.splitlines()]
+    return [row for row in rows if len(row) == fields.count(",") + 1]
+
+
+def own_jobs() -> list[list[str]]:
+    """[account, QOS, partition] of each job and each task of an array that waits or runs."""
+    output, _ = run_slurm(
+        "squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%a|%q|%P", timeout=LIMIT_TIMEOUT_SECONDS
+    )
+    return [row for line in output.splitlines() if len(row := line.strip().split("|")) == len(LIMIT_OPTIONS)]
+
+
+def partition_and_qos(name: str) -> tuple[str, str]:
+    """The partition of the job, and the QOS that applies to all jobs of that partition."""
+    output, _ = run_slurm(
+        "scontrol", "--oneliner", "show", "partition", *([name] if name else []), timeout=LIMIT_TIMEOUT_SECONDS
+    )
+    for line in output.splitlines():
+        fields = dict(re.findall(r"(\w+)=(\S*)", line))
+        if fields.get("PartitionName") == name or (not name and fields.get("Default") == "YES"):
+            return fields["PartitionName"], fields.get("QoS", "").replace("N/A", "")
+    return name, ""

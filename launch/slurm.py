@@ -1,28 +1,32 @@
-"""What Slurm says of all jobs, asked once and not waited for long, and what that makes of a run's state.
+"""Slurm's jobs and what they say about a run's state, and which cluster a command works on.
 
-Nothing here needs accounting: squeue alone is asked, which also knows jobs that ended a few minutes ago.
+The jobs are read with one squeue, which also knows jobs that ended a few minutes ago; accounting is not needed.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
-import subprocess
+import sys
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from core.environment import clean_environment
-from core.text import shown
-from runs.causes import REFUSED
-from runs.reading import KILLED, START_UP, Run, seconds_of
+from core.errors import UserError
+from core.text import format_value
+from launch.resources import read_resources
+from launch.script import DEFAULT_SCRIPT, ROOT, Header, read_header
+from runs.attempts import KILLED, REFUSED
+from runs.run import START_UP, Run, seconds_of
+from runs.slurm import run_slurm, slurm_config
 
-PATIENCE = 5.0  # seconds: who looks at a table does not want to wait for a controller that is down
-INSTEAD = "states are as the run folders tell"
-FIELDS = ("%i", "%T", "%r", "%N", "%P", "%S")
-GONE = {  # Slurm's word for a job that is over -> ours
+TIMEOUT_SECONDS = 5.0  # short, because a table should not wait for a controller that is down
+FALLBACK = "states are as the run folders tell"
+SQUEUE_FIELDS = ("%i", "%T", "%r", "%N", "%P", "%S")
+OVER = {  # Slurm's state of a job that is over -> the state of its run
     "CANCELLED": "cancelled",
     "FAILED": "failed",
     "BOOT_FAIL": "failed",
@@ -34,24 +38,30 @@ GONE = {  # Slurm's word for a job that is over -> ours
     "OUT_OF_MEMORY": "out of memory",
     "COMPLETED": "interrupted",  # though its run is not finished
 }
-WAITS = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-HOLDS = ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-NEVER = ("BadConstraints", "DependencyNeverSatisfied")  # reasons of jobs that wait for what will not come
-ENDS = ("COMPLETING", "SIGNALING", "STAGE_OUT")
-CAUSED = ("interrupted", "failed", "killed")
-AFTER = {"finished": "is finished", "failed": "has failed"}  # submission.json's word for what a run waits for
-STOPPED = ("SUSPENDED", "STOPPED")
-LIVE = ("running", "silent", "starting", "suspended", "waiting", "queued again", "held")
+PENDING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+HELD = ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+NEVER_STARTS = ("BadConstraints", "DependencyNeverSatisfied")  # reasons of jobs that will never start
+COMPLETING = ("COMPLETING", "SIGNALING", "STAGE_OUT")
+CAUSE_STATES = ("interrupted", "failed", "killed")
+END_CONDITIONS = {"finished": "is finished", "failed": "has failed"}  # what --if asks for, in words
+SUSPENDED = ("SUSPENDED", "STOPPED")
+ACTIVE = ("running", "silent", "starting", "suspended", "waiting", "queued again", "held")
 STATES = (
-    *LIVE,
+    *ACTIVE,
     *("prepared", "lost", "not submitted", "interrupted", "killed", "failed", "diverged", "out of memory"),
     *("stopped", "cancelled", "finished"),
 )
+CLUSTERS = ("auto", "slurm", "local", "debug")
+SLURM_HELP = "an option of sbatch that wins over the header: nodes=2, time=4:00:00, exclusive; may be repeated"
+CONFIG_TIMEOUT_SECONDS = 30.0
+
+
+# -- jobs ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job, or one task of an array (name: 17_3). start: when it began, or is expected to; Slurm's text."""
+    """One job, or one task of an array (name: 17_3). start: its start time, or the expected one, as Slurm prints it."""
 
     name: str
     state: str
@@ -62,22 +72,22 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        return self.state in GONE
+        return self.state in OVER
 
     @property
     def is_held(self) -> bool:
-        """Slurm's words: JobHeldUser, JobHoldMaxRequeue, launch failed requeued held, job requeued in held state."""
-        return self.state in HOLDS or self.reason.startswith("JobHold") or "held" in self.reason.lower()
+        """Slurm's reasons: JobHeldUser, JobHoldMaxRequeue, launch failed requeued held, job requeued in held state."""
+        return self.state in HELD or self.reason.startswith("JobHold") or "held" in self.reason.lower()
 
     @property
     def expected(self) -> str:
-        """When Slurm means to start it; of a job that is not scheduled it may name a moment that is past."""
-        return self.start if self.state in WAITS and not self.is_held and began(self) > time.time() else ""
+        """The expected start; empty if Slurm has none, or a past time, as for unscheduled jobs."""
+        return self.start if self.state in PENDING and not self.is_held and start_time(self) > time.time() else ""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """All jobs by name; `problem` says why they could not be asked for; `time`: when that was."""
+class SlurmJobs:
+    """All jobs by name. problem: why Slurm could not be asked. time: when it was asked."""
 
     jobs: dict[str, Job] = field(default_factory=dict)
     problem: str = ""
@@ -85,27 +95,61 @@ class Answer:
     time: float = math.inf
 
     def job_of(self, run: Run) -> Job | None:
-        """The run's job. Two clusters may share a file system, and their jobs have the same numbers."""
+        """The run's job. Two clusters may share a file system and use the same job numbers."""
         other = str(run.job.get("cluster", ""))
         if self.cluster and other and other != self.cluster:
             return None
         return self.jobs.get(run.job_name or "")
 
-    def is_about(self, run: Run) -> bool:
-        """Whether a job of this run that is not among them is gone for certain."""
+    def covers(self, run: Run) -> bool:
+        """Whether a job of this run that is not listed is certainly gone."""
         other = str(run.job.get("cluster", ""))
         return not self.problem and (not other or other == self.cluster)
 
-    def is_older(self, run: Run) -> bool:
-        """Whether the run was submitted, began or ended since, so that its folder knows more."""
+    def is_older_than(self, run: Run) -> bool:
+        """Whether the run was submitted, started or ended after Slurm was asked, so that its folder is more recent."""
         last = run.attempts[-1] if run.attempts else {}
         times = (run.submission.get("time"), last.get("start"), last.get("end"))
         return max(map(seconds_of, times)) > self.time
 
 
+def jobs_of(runs: Iterable[Run]) -> SlurmJobs:
+    """The jobs of these runs' owners. Slurm is not asked if no run has a job."""
+    owners, clusters = set(), set()
+    for run in runs:
+        if run.job_name is not None:
+            clusters.add(run.job.get("cluster"))
+            try:
+                owners.add(str(run.path.stat().st_uid))
+            except OSError:
+                owners.add(str(os.getuid()))
+    if not owners:
+        return SlurmJobs()
+    asked_at = time.time()
+    everything = ("--noheader", "--array", "--all", "--states=all", f"--user={','.join(sorted(owners))}")
+    output, problem = run_slurm("squeue", *everything, f"--format={'|'.join(SQUEUE_FIELDS)}")
+    if problem:
+        return SlurmJobs(problem=f"{problem}: {FALLBACK}", time=asked_at)
+    cluster = slurm_config(TIMEOUT_SECONDS).get("ClusterName", "") if clusters - {None} else ""
+    return SlurmJobs(read_jobs(output), cluster=cluster, time=asked_at)
+
+
+def read_jobs(output: str) -> dict[str, Job]:
+    """The jobs in squeue's output; malformed lines are skipped."""
+    jobs = {}
+    for line in output.split("\n"):
+        words = [word.strip() for word in line.split("|")]
+        if len(words) == len(SQUEUE_FIELDS) and words[0] and words[1]:
+            jobs[words[0]] = Job(*words)
+    return jobs
+
+
+# -- the status of a run ---------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Standing:
-    """A run's state, what there is to add to it, its nodes, and when Slurm means to start it (Slurm's text)."""
+class RunStatus:
+    """A run's state, details of it, its nodes, and the expected start as Slurm prints it."""
 
     state: str
     detail: str = ""
@@ -117,129 +161,77 @@ class Standing:
         return f"{self.state}{between}{self.detail}" if self.detail else self.state
 
 
-def ask(*words: str, patience: float = PATIENCE) -> tuple[str, str]:
-    """What one of Slurm's commands prints, or why it does not."""
-    if shutil.which(words[0]) is None:
-        return "", f"no Slurm on this machine: {INSTEAD}"
-    try:
-        done = subprocess.run(words, env=clean_environment(), capture_output=True, timeout=patience)
-    except subprocess.TimeoutExpired:
-        return "", f"Slurm's controller did not answer ({words[0]}: nothing within {patience:g} s): {INSTEAD}"
-    except OSError as error:
-        return "", f"{words[0]} cannot be run ({error.strerror}): {INSTEAD}"
-    if done.returncode:
-        said = (done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
-        return "", f"no answer from Slurm ({shown(said.split('error: ')[-1].split('fatal: ')[-1])}): {INSTEAD}"
-    return done.stdout.decode(errors="replace"), ""
-
-
-def ask_for_jobs(runs: Iterable[Run]) -> Answer:
-    """The jobs of these runs' owners; nothing is asked where no run has a job."""
-    owners, clusters = set(), set()
-    for run in runs:
-        if run.job_name is not None:
-            clusters.add(run.job.get("cluster"))
-            try:
-                owners.add(str(run.path.stat().st_uid))
-            except OSError:
-                owners.add(str(os.getuid()))
-    if not owners:
-        return Answer()
-    asked = time.time()
-    everything = ("--noheader", "--array", "--all", "--states=all", f"--user={','.join(sorted(owners))}")
-    said, problem = ask("squeue", *everything, f"--format={'|'.join(FIELDS)}")
-    if problem:
-        return Answer(problem=problem, time=asked)
-    return Answer(read_jobs(said), cluster=own_cluster() if clusters - {None} else "", time=asked)
-
-
-def read_jobs(said: str) -> dict[str, Job]:
-    """The lines of squeue; one that is not as it should be is passed over."""
-    jobs = {}
-    for line in said.split("\n"):
-        words = [word.strip() for word in line.split("|")]
-        if len(words) == len(FIELDS) and words[0] and words[1]:
-            jobs[words[0]] = Job(*words)
-    return jobs
-
-
-def own_cluster() -> str:
-    said, _ = ask("scontrol", "show", "config")
-    found = [line.partition("=")[2].strip() for line in said.splitlines() if line.startswith("ClusterName")]
-    return found[0] if found else ""
-
-
-def standing(run: Run, answer: Answer, state: str = "") -> Standing:
-    """Where the run stands, by its folder (state, if it is known already) and by Slurm."""
+def status_of(run: Run, jobs: SlurmJobs, state: str = "") -> RunStatus:
+    """The status of a run by its folder and by Slurm. state: that of the folder, if it was read already."""
     state = state or run.state
     last = run.attempts[-1] if run.attempts else {}
     nodes = str(last.get("nodes") or last.get("host") or "")
-    if state == "finished" or answer.is_older(run):
-        return Standing(state, detail_of(run, state), nodes)
-    job = answer.job_of(run)
+    if state == "finished" or jobs.is_older_than(run):
+        return RunStatus(state, detail_of(run, state), nodes)
+    job = jobs.job_of(run)
     if job is None:
-        if state == "waiting" and run.job_name is not None and answer.is_about(run):
-            return Standing("lost", "its job left the queue without a word")
-        return Standing(state, detail_of(run, state), nodes)
-    if job.state in WAITS:
+        if state == "waiting" and run.job_name is not None and jobs.covers(run):
+            return RunStatus("lost", "its job left the queue without a word")
+        return RunStatus(state, detail_of(run, state), nodes)
+    if job.state in PENDING:
         if job.is_held:
-            return Standing("held", job.state if job.reason == "None" else job.reason)
-        return Standing("queued again" if run.attempts else "waiting", waits_for(run, job), expected=job.expected)
+            return RunStatus("held", job.state if job.reason == "None" else job.reason)
+        return RunStatus("queued again" if run.attempts else "waiting", pending_reason(run, job), expected=job.expected)
     nodes = job.nodes or nodes
-    if job.state in STOPPED:
-        return Standing("suspended", "", nodes)
+    if job.state in SUSPENDED:
+        return RunStatus("suspended", "", nodes)
     if job.is_over:
-        if str(last.get("cause")).startswith(("crashed", KILLED)):  # which says more than Slurm's FAILED
-            return Standing(state, detail_of(run, state), nodes)
+        if str(last.get("cause")).startswith(("crashed", KILLED)):  # more specific than Slurm's FAILED
+            return RunStatus(state, detail_of(run, state), nodes)
         if state in ("waiting", "running", "silent", "killed", "interrupted", "prepared"):
-            over = GONE[job.state]
-            said = "" if over == job.state.replace("_", " ").lower() else job.state
-            return Standing(over, detail_of(run, state) if state == over else said, nodes)
-        return Standing(state, detail_of(run, state), nodes)
+            over = OVER[job.state]
+            detail = "" if over == job.state.replace("_", " ").lower() else job.state
+            return RunStatus(over, detail_of(run, state) if state == over else detail, nodes)
+        return RunStatus(state, detail_of(run, state), nodes)
     if state in ("running", "silent"):
-        return Standing(state, detail_of(run, state), nodes)
-    if state == "killed" and seconds_of(last.get("start")) >= began(job):  # on a node whose locks are not seen here
+        return RunStatus(state, detail_of(run, state), nodes)
+    if state == "killed" and seconds_of(last.get("start")) >= start_time(job):  # its node's locks are not visible here
         alive = "silent" if run.is_silent else "running"
-        return Standing(alive, detail_of(run, alive), nodes)
-    told = run.submission.get("time") if state == "cancelled" else last.get("end")
-    if job.state in ENDS or (told is not None and seconds_of(told) >= began(job)):
-        return Standing(state, detail_of(run, state), nodes)
-    quiet = time.time() - max(began(job), run.last_line)
-    return Standing(*("silent", f"for {duration(quiet)}") if quiet > START_UP else ("starting", ""), nodes)
+        return RunStatus(alive, detail_of(run, alive), nodes)
+    ended_at = run.submission.get("time") if state == "cancelled" else last.get("end")
+    if job.state in COMPLETING or (ended_at is not None and seconds_of(ended_at) >= start_time(job)):
+        return RunStatus(state, detail_of(run, state), nodes)
+    quiet = time.time() - max(start_time(job), run.last_line)
+    return RunStatus(*("silent", f"for {duration(quiet)}") if quiet > START_UP else ("starting", ""), nodes)
 
 
-def waits_for(run: Run, job: Job) -> str:
-    """Slurm's reason; of a run that was submitted to follow another one, which."""
+def pending_reason(run: Run, job: Job) -> str:
+    """Slurm's reason; for a run submitted with --after, the run that it waits for."""
     reason = "" if job.reason == "None" else job.reason
-    if reason == "Dependency" and (before := follows(run)):
+    if reason == "Dependency" and (before := waits_until(run)):
         return before
-    return f"never starts ({reason})" if reason in NEVER else reason
+    return f"never starts ({reason})" if reason in NEVER_STARTS else reason
 
 
-def follows(run: Run) -> str:
-    """The end of which run it waits for, as in `until try_20261116-123000_2e65ff is finished`; empty for none."""
+def waits_until(run: Run) -> str:
+    """What --after waits for, such as `until try_20261116-123000_2e65ff is finished`; empty without --after."""
     after = run.submission.get("after")
     if not isinstance(after, dict):
         return ""
-    return f"until {shown(str(after.get('run')))} {AFTER.get(str(after.get('if')), 'has ended')}"
+    return f"until {format_value(str(after.get('run')))} {END_CONDITIONS.get(str(after.get('if')), 'has ended')}"
 
 
 def detail_of(run: Run, state: str) -> str:
-    """How long a silent run is silent, and what an attempt says of its end beyond the one word."""
+    """Details of a state: how long a run is silent, or what an attempt recorded about its end."""
     if state == "silent":
-        return f"for {duration(run.silence)}"
+        return f"for {duration(run.seconds_since_heartbeat)}"
     if state == "waiting":
-        return follows(run)
+        return waits_until(run)
     cause = str(run.attempts[-1].get("cause", "")) if run.attempts else ""
     if cause.startswith(KILLED):
         return "perhaps out of memory"
     if cause.startswith(REFUSED):
-        return cause.removeprefix(REFUSED).partition(": ")[0]  # what is wrong, as in "--text_field is 'text'"
-    return cause.removeprefix("error: ").removeprefix(f"{state}: ") if state in CAUSED and cause != state else ""
+        return cause.removeprefix(REFUSED).partition(": ")[0]  # the first part, such as "--text_field is 'text'"
+    return cause.removeprefix("error: ").removeprefix(f"{state}: ") if state in CAUSE_STATES and cause != state else ""
 
 
-def began(job: Job) -> float:
-    """Slurm's times are of this machine's zone."""
+def start_time(job: Job) -> float:
+    """Seconds since the epoch; Slurm prints local times."""
     try:
         return datetime.strptime(job.start, "%Y-%m-%dT%H:%M:%S").timestamp()
     except ValueError:
@@ -256,3 +248,55 @@ def duration(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600}h {whole % 3600 // 60:02}m"
     return f"{whole // 86400}d {whole % 86400 // 3600:02}h"
+
+
+# -- the cluster -----------------------------------------------------------------------------------------------------
+
+
+def choose_cluster(requested: str) -> str:
+    """slurm, local or debug. If Slurm is there but does not answer, it raises: a login node should not train."""
+    if requested not in ("auto", "slurm"):
+        return requested
+    if shutil.which("sbatch") is None:
+        if requested == "slurm":
+            raise UserError(
+                "--cluster is slurm: there is no sbatch on this machine; choose local, or go to a login node."
+            )
+        return "local"
+    _, problem = run_slurm("scontrol", "show", "config", timeout=CONFIG_TIMEOUT_SECONDS)
+    if not problem:
+        return "slurm"
+    if requested == "slurm" or re.search("contact|onnect|did not answer", problem):
+        raise UserError(f"{problem}: try again later, or run on this machine with --cluster local.")
+    # Slurm's programs without a configuration: there is no cluster
+    sentence = f"Slurm is installed here but not set up ({reason_in(problem)}): what is submitted runs on this machine."
+    print(sentence, file=sys.stderr)
+    return "local"
+
+
+def reason_in(reason: str) -> str:
+    """Slurm's message inside a problem's parentheses."""
+    match = re.search(r"\((.*)\)$", reason)
+    return match.group(1) if match else reason
+
+
+def largest_array() -> int:
+    """The largest number of tasks of an array; Slurm's default if the configuration is not readable."""
+    size = slurm_config(CONFIG_TIMEOUT_SECONDS).get("MaxArraySize", "")
+    return max(1, int(size) if size.isdecimal() else 1001)
+
+
+def header_for(name: str | None, cluster: str, resources: Sequence[str] = ()) -> Header | None:
+    """The header of that name, or an empty one, which leaves it to the script; None without Slurm.
+
+    resources: the words after --slurm.
+    """
+    own = read_resources(resources)
+    if cluster != "slurm":
+        for flag, value in (("header", name), ("slurm", " ".join(resources))):
+            if value:
+                raise UserError(
+                    f"--{flag} is {value!r}: it has no effect with --cluster {cluster}; remove one of them."
+                )
+        return None
+    return replace(read_header(ROOT, name) if name is not None else Header(DEFAULT_SCRIPT, [], []), resources=own)

@@ -20,17 +20,18 @@ from rich.live import Live
 from rich.text import Text
 
 from core.commands import CommandParser
-from core.text import shown
+from core.text import format_value
 from launch.bad_nodes import BadNode, bad_node
-from launch.slurm import LIVE, STATES, Answer, Standing, ask_for_jobs, duration, standing
-from runs.reading import Run, all_runs, find_run, number, shortened
+from launch.slurm import ACTIVE, STATES, RunStatus, SlurmJobs, duration, jobs_of, status_of
+from runs.metrics import number_or
+from runs.run import Run, all_runs, find_run, shortened
 
-NEWEST = 20  # runs shown beside the live ones
-SECONDS = 5.0  # between two looks of --watch into the run folders
-ASKED = 30.0  # seconds between two questions to Slurm at the least: sites forbid more
-SETTLED = ("finished", "stopped", "cancelled", "diverged", "failed", "out of memory", "not submitted")
-WATCH = f"look again and again [{SECONDS:g}]; Slurm is asked every {ASKED:g} at the most"
-HEADING = 8  # characters of a swept flag's name that are left at the least
+NEWEST = 20  # runs shown in addition to active ones
+WATCH_INTERVAL = 5.0  # seconds between two reads of the run folders with --watch
+SLURM_INTERVAL = 30.0  # seconds between two calls of squeue: sites forbid more
+FINAL_STATES = ("finished", "stopped", "cancelled", "diverged", "failed", "out of memory", "not submitted")
+WATCH_HELP = f"look again and again [{WATCH_INTERVAL:g}]; Slurm is asked every {SLURM_INTERVAL:g} at the most"
+MIN_HEADING = 8  # characters that a shortened heading keeps
 NUMBERS = ("step", "loss", "rate", "left", "tries")
 COLOURS = {
     **dict.fromkeys(("running", "starting"), "green"),
@@ -44,24 +45,24 @@ class Row:
     """One run of the table."""
 
     run: Run
-    standing: Standing
+    status: RunStatus
 
     @property
     def is_live(self) -> bool:
-        return self.standing.state in LIVE
+        return self.status.state in ACTIVE
 
     def values(self) -> dict[str, Any]:
-        """For --json, and for the table."""
+        """The values for --json and for the table."""
         run, now = self.run, progress(self.run)
-        left = now.get("seconds_left") if self.standing.state == "running" else None
+        left = now.get("seconds_left") if self.status.state == "running" else None
         return {
             "run": run.run_id,
             "swept": run.swept or None,
             "job": run.job_name,
-            "state": self.standing.state,
-            "detail": self.standing.detail or None,
-            "node": self.standing.nodes or None,
-            "expected_start": self.standing.expected or None,
+            "state": self.status.state,
+            "detail": self.status.detail or None,
+            "node": self.status.nodes or None,
+            "expected_start": self.status.expected or None,
             "step": now.get("step"),
             "total_steps": now.get("total_steps"),
             "train_loss": now.get("train_loss"),
@@ -73,19 +74,19 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The rows to show, what Slurm said, how many runs there are beside them, and a node that ends attempts."""
+class StatusView:
+    """The rows to show, the jobs, the number of runs that are not shown, and a bad node."""
 
     rows: list[Row]
-    answer: Answer
+    jobs: SlurmJobs
     more: int
-    bad: BadNode | None
+    bad_node: BadNode | None
 
 
 def status(argv: list[str]) -> int:
     options = parse(argv)
     if options.watch is None:
-        show(look(options), options)
+        show(read_status(options), options)
     else:
         watch(options)
     return 0
@@ -96,12 +97,14 @@ def parse(argv: list[str]) -> Namespace:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="id, name, job or path; nothing for all")
     parser.add_argument("--all", action="store_true", help=f"all runs, and not only the newest {NEWEST}")
     parser.add_argument("--state", choices=("live", *STATES), metavar="STATE", help=f"live, {', '.join(STATES)}")
-    parser.add_argument("--watch", nargs="?", type=pause, const=SECONDS, metavar="SECONDS", help=WATCH)
+    parser.add_argument(
+        "--watch", nargs="?", type=watch_interval, const=WATCH_INTERVAL, metavar="SECONDS", help=WATCH_HELP
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a run, one line each")
     return parser.parse_args(argv)
 
 
-def pause(word: str) -> float:
+def watch_interval(word: str) -> float:
     try:
         seconds = float(word)
     except ValueError:
@@ -111,89 +114,94 @@ def pause(word: str) -> float:
     return seconds
 
 
-def look(options: Namespace, before: Answer | None = None) -> Seen:
-    """before: what Slurm said a short while ago, if that will do."""
+def read_status(options: Namespace, before: SlurmJobs | None = None) -> StatusView:
+    """Read run folders and jobs. before: recent jobs to use instead of asking Slurm."""
     logs = Path(options.logs_dir)
     runs = [find_run(logs, word) for word in options.runs] or list(all_runs(logs))
     states = [(run, run.state) for run in runs]
-    answer = before or ask_for_jobs(run for run, state in states if state not in SETTLED)
-    rows = [Row(run, standing(run, answer, state)) for run, state in states]
-    rows.sort(key=lambda row: not row.is_live)  # all_runs has the newest first, and sorting keeps that
+    jobs = before or jobs_of(run for run, state in states if state not in FINAL_STATES)
+    rows = [Row(run, status_of(run, jobs, state)) for run, state in states]
+    rows.sort(key=lambda row: not row.is_live)  # a stable sort: all_runs has the newest first
     if options.state:
-        rows = [row for row in rows if row.standing.state == options.state or (options.state == "live" and row.is_live)]
+        rows = [row for row in rows if row.status.state == options.state or (options.state == "live" and row.is_live)]
     bad = bad_node(all_runs(logs) if options.runs else runs)
     if options.runs or options.all or options.state:
-        return Seen(rows, answer, 0, bad)
+        return StatusView(rows, jobs, 0, bad)
     live = sum(row.is_live for row in rows)
-    return Seen(rows[: live + NEWEST], answer, max(0, len(rows) - live - NEWEST), bad)
+    return StatusView(rows[: live + NEWEST], jobs, max(0, len(rows) - live - NEWEST), bad)
 
 
-def show(seen: Seen, options: Namespace, more: str = "") -> None:
-    """more: a line below the table."""
+def show(view: StatusView, options: Namespace, more: str = "") -> None:
+    """Print the table or JSON. more: a line below the table."""
     if options.json:
-        for row in seen.rows:
+        for row in view.rows:
             print(json.dumps({"name": row.run.name, **row.values()}, ensure_ascii=False))
-        if seen.answer.problem:
-            print(seen.answer.problem, file=sys.stderr)
+        if view.jobs.problem:
+            print(view.jobs.problem, file=sys.stderr)
         return
     console = Console()
-    console.print(picture(seen, options, console.width, more), crop=False)
+    console.print(render(view, options, console.width, more), crop=False)
 
 
 def watch(options: Namespace) -> None:
-    """The table, drawn anew until Ctrl-C; where it goes into a file, one below the other."""
+    """Redraw the table until Ctrl-C; without a terminal, print one table after another."""
     console = Console()
     live = Live(console=console, auto_refresh=False, screen=True)
     redrawn = console.is_terminal and not options.json
-    answer: Answer | None = None
-    if options.json and options.watch < ASKED:
-        said = f"--watch is {options.watch:g}: run folders are read that often, Slurm is asked every {ASKED:g} s"
-        print(said, file=sys.stderr)
+    jobs: SlurmJobs | None = None
+    if options.json and options.watch < SLURM_INTERVAL:
+        note = (
+            f"--watch is {options.watch:g}: run folders are read that often, Slurm is asked every {SLURM_INTERVAL:g} s"
+        )
+        print(note, file=sys.stderr)
     try:
         with live if redrawn else nullcontext():
             while True:
-                recent = answer is not None and 0 <= time.time() - answer.time < ASKED
-                seen = look(options, answer if recent else None)
-                answer = seen.answer
+                recent = jobs is not None and 0 <= time.time() - jobs.time < SLURM_INTERVAL
+                view = read_status(options, jobs if recent else None)
+                jobs = view.jobs
                 if redrawn:
-                    clock = f"{time.strftime('%H:%M:%S')}  {age(answer, options.watch)}; Ctrl-C ends this, not the runs"
-                    live.update(picture(seen, options, console.width, clock), refresh=True)
+                    clock = f"{time.strftime('%H:%M:%S')}  {age(jobs, options.watch)}; Ctrl-C ends this, not the runs"
+                    live.update(render(view, options, console.width, clock), refresh=True)
                 else:
-                    show(seen, options, age(answer, options.watch))
+                    show(view, options, age(jobs, options.watch))
                     sys.stdout.flush()
                 time.sleep(options.watch)
     except KeyboardInterrupt:
         pass
 
 
-def age(answer: Answer, pause: float) -> str:
-    """How old what is shown may be."""
-    if math.isinf(answer.time):
-        return f"read from the run folders every {pause:g} s"
-    ago = max(0, round(time.time() - answer.time))
-    return f"Slurm's answer is {ago} s old (asked every {max(ASKED, pause):g} s, run folders every {pause:g} s)"
+def age(jobs: SlurmJobs, watch_interval: float) -> str:
+    """How old the shown data may be."""
+    if math.isinf(jobs.time):
+        return f"read from the run folders every {watch_interval:g} s"
+    ago = max(0, round(time.time() - jobs.time))
+    asked = f"asked every {max(SLURM_INTERVAL, watch_interval):g} s"
+    return f"Slurm's answer is {ago} s old ({asked}, run folders every {watch_interval:g} s)"
 
 
-def picture(seen: Seen, options: Namespace, width: int, last: str = "") -> Group:
-    rows, answer, more = seen.rows, seen.answer, seen.more
+def render(view: StatusView, options: Namespace, width: int, last: str = "") -> Group:
+    rows, jobs, more = view.rows, view.jobs, view.more
     lines: list[Any] = [table(rows, width)] if rows else []
     if not rows:
         which = f" whose state is {options.state}" if options.state else ""
-        where = shown(str(Path(options.logs_dir) / "runs"))
-        lines.append(Text(f"{where} has no runs{which}.", no_wrap=True, overflow="ignore"))  # a path that can be copied
+        where = format_value(str(Path(options.logs_dir) / "runs"))
+        lines.append(
+            Text(f"{where} has no runs{which}.", no_wrap=True, overflow="ignore")
+        )  # so that the path can be copied
     if more:
         lines.append(Text(f"and {more:,} older: --all shows them", style="dim"))
-    if answer.problem:
-        lines.append(Text(answer.problem, style="yellow"))
-    if seen.bad is not None:
-        lines.append(Text(seen.bad.sentence(), style="yellow"))
+    if jobs.problem:
+        lines.append(Text(jobs.problem, style="yellow"))
+    if view.bad_node is not None:
+        lines.append(Text(view.bad_node.sentence(), style="yellow"))
     if last:
         lines.append(Text(last, style="dim"))
     return Group(*lines)
 
 
 def table(rows: Sequence[Row], width: int) -> Text:
-    """Columns that no row has anything in are left out, so that 80 columns do for the rest.
+    """The table without empty columns, so that it fits 80 characters.
 
     One Text and not a rich Table, which takes a millisecond a row.
     """
@@ -201,26 +209,26 @@ def table(rows: Sequence[Row], width: int) -> Text:
     cells = [cells_of(row, swept) for row in rows]
     names = [name for name in cells[0] if name in ("run", "state", "step") or any(row[name] for row in cells)]
     widths = {name: max(len(name), *(cell_len(row[name]) for row in cells)) for name in names}
-    # Shortened in this order, if need be; of what was swept only the headings: it says more than a name made of it.
-    headings = [(name, max(HEADING, *(cell_len(row[name]) for row in cells))) for name in swept]
+    # Shortened in this order if necessary; of swept flags only the headings, as their values matter most.
+    headings = [(name, max(MIN_HEADING, *(cell_len(row[name]) for row in cells))) for name in swept]
     for name, least in (("run", 16), ("state", 12), *headings, ("node", 5), ("run", 9)):
         over = sum(widths.values()) + len(names) - 1 - width
         if name in widths and over > 0:
             widths[name] = max(min(least, widths[name]), widths[name] - over)
-    lines = [Text(" ".join(aligned(name, name, widths) for name in names).rstrip(), style="bold")]
+    lines = [Text(" ".join(align(name, name, widths) for name in names).rstrip(), style="bold")]
     for row, texts in zip(rows, cells, strict=True):
-        line = Text(" ".join(aligned(name, texts[name], widths) for name in names).rstrip())
-        if (colour := COLOURS.get(row.standing.state)) and "state" in names:
+        line = Text(" ".join(align(name, texts[name], widths) for name in names).rstrip())
+        if (colour := COLOURS.get(row.status.state)) and "state" in names:
             first = sum(widths[name] + 1 for name in names[: names.index("state")])
             line.stylize(colour, first, first + widths["state"])
         lines.append(line)
     return Text("\n", no_wrap=True, overflow="crop").join(lines)
 
 
-def aligned(name: str, text: str, widths: dict[str, int]) -> str:
-    """A cell of column `name`, as wide as that is."""
+def align(name: str, text: str, widths: dict[str, int]) -> str:
+    """A cell, padded or shortened to the width of column `name`."""
     if cell_len(text) > widths[name]:
-        text = shortened(text, widths[name], 6 if name == "run" else HEADING // 2 if text == name else 0)
+        text = shortened(text, widths[name], 6 if name == "run" else MIN_HEADING // 2 if text == name else 0)
     room = " " * (widths[name] - cell_len(text))
     return room + text if name in NUMBERS else text + room
 
@@ -228,14 +236,14 @@ def aligned(name: str, text: str, widths: dict[str, int]) -> str:
 def cells_of(row: Row, swept: Sequence[str]) -> dict[str, str]:
     values = row.values()
     rate, left, loss = values["tokens_per_second"], values["seconds_left"], values["train_loss"]
-    quick = rate if row.standing.state in ("running", "silent") else None
+    quick = rate if row.status.state in ("running", "silent") else None
     return {
-        "run": shown(values["run"]),
-        **{name: shown(row.run.swept[name]) if name in row.run.swept else "" for name in swept},
-        "job": shown(values["job"]) if values["job"] else "",
-        "state": shown(str(row.standing)),
-        "starts": moment(row.standing.expected),
-        "node": shown(values["node"]) if values["node"] else "",
+        "run": format_value(values["run"]),
+        **{name: format_value(row.run.swept[name]) if name in row.run.swept else "" for name in swept},
+        "job": format_value(values["job"]) if values["job"] else "",
+        "state": format_value(str(row.status)),
+        "starts": short_time(row.status.expected),
+        "node": format_value(values["node"]) if values["node"] else "",
         "step": steps(values["step"], values["total_steps"]),
         "loss": f"{loss:.3f}" if isinstance(loss, float | int) else "",
         "rate": f"{compact(quick)}/s" if isinstance(quick, float | int) else "",
@@ -244,8 +252,8 @@ def cells_of(row: Row, swept: Sequence[str]) -> dict[str, str]:
     }
 
 
-def moment(text: str) -> str:
-    """A time of Slurm's as one reads it on the wall: 14:05, Thu 14:05, 2026-11-30."""
+def short_time(text: str) -> str:
+    """A time of Slurm in short: 14:05, Thu 14:05, 2026-11-30."""
     if not text:
         return ""
     then = datetime.fromisoformat(text)
@@ -271,12 +279,12 @@ def compact(value: float) -> str:
 
 
 def progress(run: Run) -> dict[str, Any]:
-    """Step, losses, rate and time left: the heartbeat's or, where a run has none, the last rows of its metrics."""
-    found = dict(run.heartbeat)
-    for row in [] if "train_loss" in found else run.last_metrics():
-        found |= {name: row[name] for name in ("step", "train_loss", "valid_loss", "tokens_per_second") if name in row}
+    """Step, losses, rate and time left, from the heartbeat or else from the last rows of metrics."""
+    values = dict(run.heartbeat)
+    for row in [] if "train_loss" in values else run.last_metrics():
+        values |= {name: row[name] for name in ("step", "train_loss", "valid_loss", "tokens_per_second") if name in row}
     if run.attempts and isinstance(last := run.attempts[-1].get("last_step"), int):
-        found["step"] = last
-    if "total_steps" not in found and (total := number(run.settings.get("max_steps"), 0)) > 0:
-        found["total_steps"] = int(total)
-    return found
+        values["step"] = last
+    if "total_steps" not in values and (total := number_or(run.settings.get("max_steps"), 0)) > 0:
+        values["total_steps"] = int(total)
+    return values

@@ -1,205 +1,398 @@
-"""Hands a script to Slurm: held, noted, then released, so that there is never a job without its record."""
+"""The two commands that submit one run: `bash slurm_executor.sh`, which calls `python -m launch execute`, and
+`python -m launch submit`, which goes through submitit.
+
+Both check the script and its flags, make a capsule, and submit it, or run it on this machine. submitit has its own
+handling of signals, requeues and time limits. So the function that it runs is `exec`: the job's first process becomes
+`bash job_script.slurm` of the run's folder, which handles signals as in every other job.
+"""
 
 from __future__ import annotations
 
-import glob
+import io
+import os
 import re
 import shlex
-import shutil
-import subprocess
 import sys
-import time
-from collections.abc import Sequence
-from contextlib import suppress
-from datetime import datetime
+from collections.abc import Callable
+from contextlib import chdir, redirect_stderr
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from config import RunConfig, parse_command_line
+from core.commands import CommandParser
 from core.environment import clean_environment
 from core.errors import UserError
-from core.files import write_json
-from core.text import shown
-from launch.prepare import read_job
-from launch.resources import as_options
-from launch.script import options_of
+from core.text import format_value
+from launch.capsule import absolute_paths, copy_job_script, make_capsule
+from launch.resources import as_options, check_placement, read_resources
+from launch.script import (
+    DEFAULT_SCRIPT,
+    HEADERS,
+    ROOT,
+    Header,
+    JobScript,
+    active_environment,
+    check_syntax,
+    flags_passed_by,
+    header_name,
+    job_script,
+    read_header,
+    read_text,
+    sbatch_lines,
+)
+from launch.slurm import CLUSTERS, SLURM_HELP, choose_cluster, header_for
+from launch.submission import (
+    AFTER_HELP,
+    IF_HELP,
+    Dependency,
+    Submission,
+    check_with_slurm,
+    dependency_on,
+    need_slurm,
+    read_dependency,
+)
+from runs import RunFolder
+from runs.slurm import slurm_error
 
-PATIENCE = 120  # seconds that Slurm may take to answer
-TEST = ("sbatch", "--test-only")
-TEST_PATIENCE = 30  # seconds for an answer that is good to have
-TRIAL = ("--parsable", "--begin=now+10minutes", "--mail-type=NONE")
-# Why a job that Slurm takes waits for ever.
-IMPOSSIBLE = ("BadConstraints", "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit")
-YEAR = 365 * 86400
-FAILED = "Batch job submission failed: "
+EXECUTOR_USAGE = """\
+bash slurm_executor.sh [HEADER] JOB_SCRIPT [flags of train_model.py]
 
+HEADER      a file of job_scripts/headers/, without .slurm: what to ask Slurm for; left out: runs here and now
+JOB_SCRIPT  such as job_scripts/nlp/pretrain/ebt_s1.sh
+--slurm NAME=VALUE
+            an option of sbatch that wins over HEADER, such as nodes=2 or time=4:00:00; may be given several times
+--after RUN [--if finished|failed|any]
+            start when RUN has ended like that; without --if, when it is finished
+--dry_run   print the script that would be submitted, and make nothing"""
+DRY_RUN_ID = "RUN_ID"  # in place of a name, which a dry run does not give
+MAX_MINUTES = 5_000_000  # submitit's limit for a job on this machine; practically none
+SUBMIT_USAGE = """\
+python -m launch submit [JOB_SCRIPT] [--header H] [--slurm NAME=VALUE] [--after RUN [--if END]] [--cluster C]
+                        [--dry_run] [flags of train_model.py]"""
+SUBMIT_PURPOSE = """\
+Submit one run through submitit; its code, script and settings are kept with it first.
 
-def need_slurm(instead: str = "leave HEADER out to run here and now") -> None:
-    if shutil.which("sbatch") is None:
-        raise UserError(f"There is no sbatch on this machine: {instead}, or go to a login node.")
-
-
-class Refused(UserError):
-    """Slurm has looked at the job, and does not take it."""
-
-
-def check_with_slurm(script: str, options: Sequence[str] = ()) -> str:
-    """When and where Slurm expects to start this script, in words; raises where it never would.
-
-    A job that is submitted held is judged by nobody, so `sbatch --test-only` is asked before. It also says no while
-    nodes are down, and there are clusters where it does not work. So where it says no, sbatch itself is asked for a job
-    that does nothing and may begin later, which is taken back at once.
-    """
-    nothing = "\n".join(["#!/bin/bash", *options_of(script), "true", ""])
-    try:
-        try:
-            return expected_start("".join(ask([*TEST, *options], script, TEST_PATIENCE)))
-        except Refused:
-            job, _, cluster = ask(["sbatch", *options, *TRIAL], nothing)[0].strip().partition(";")
-    except subprocess.TimeoutExpired:
-        return ""
-    except UserError as error:
-        raise UserError(f"{error}.") from None
-    on, said = ["-M", cluster] if cluster else [], ""
-    with suppress(UserError, subprocess.TimeoutExpired):
-        try:
-            said, _ = ask(["scontrol", *on, "show", "job", job, "--oneliner"])
-        finally:
-            ask(["scancel", *on, job])
-    reason = re.search(r" Reason=(\w+)", said)
-    if reason and reason[1] in IMPOSSIBLE:
-        raise UserError(
-            f"Slurm would never start the job ({reason[1]}): it asks for more nodes, time or memory than its partition "
-            "gives; lower --nodes, --time or --mem in the header, or with --slurm."
-        )
-    return ""
+JOB_SCRIPT is such as job_scripts/nlp/pretrain/ebt_s1.sh; without it, train_model.py gets the flags as they are."""
 
 
-def expected_start(said: str) -> str:
-    """`about 14:05, on n[1-2]`, of what sbatch --test-only says; nothing where Slurm has no idea."""
-    found = re.search(r"to start at (\S+) using .* on (?:nodes )?(\S+) in partition", said)
-    try:
-        when = datetime.fromisoformat(found[1]) if found else None
-    except ValueError:
-        return ""
-    if found is None or when is None or (wait := when.timestamp() - time.time()) > YEAR:
-        return ""
-    days = "%H:%M" if when.date() == datetime.now().date() else "%Y-%m-%d %H:%M"
-    return f"{'now' if wait < 60 else when.strftime(f'about {days}')}, on {shown(found[2])}"
+# -- slurm_executor.sh -----------------------------------------------------------------------------------------------
 
 
-class Submission:
-    """`submission.json` of a run: what was asked for, and how far it came."""
+@dataclass(frozen=True)
+class SubmitRequest:
+    """What was typed: a header or none, a script of the checkout, flags for train_model.py, and what to wait for."""
 
-    def __init__(self, run: Path, options: Sequence[str] = (), is_new: bool = False) -> None:
-        """options: words for sbatch, which win over the script's own lines. is_new: made for this submission alone."""
-        self.run, self.options, self.is_new = run, options, is_new
-        self.record: dict[str, Any] = read_job(run / "submission.json")
+    words: list[str]
+    header: Header | None
+    script: str
+    flags: list[str]
+    dry_run: bool
+    dependency: Dependency | None = None
 
-    def note(self, state: str, **more: Any) -> None:
-        self.record |= {"state": state, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **more}
-        write_json(self.run / "submission.json", self.record)
-
-    def note_if_possible(self, state: str, **more: Any) -> None:
-        with suppress(OSError):
-            self.note(state, **more)
-
-    def submit(self) -> str:
-        """The number of the job. Whatever goes wrong is in the record and in one sentence."""
-        try:
-            job, _, cluster = self.send().partition(";")
-            if not re.fullmatch(r"\d+", job):
-                raise UserError(f"sbatch answered {job!r} and not with the number of a job")
-        except UserError as error:
-            if self.is_new and isinstance(error, Refused):
-                forget(self.run)
-                raise UserError(f"{error}.") from None
-            self.note_if_possible("failed", error=str(error))
-            raise UserError(f"{error}. The run's record stays in {shown(str(self.run))}.") from None
-        except BaseException:  # Ctrl-C: nobody knows whether Slurm has it
-            doubt = f"stopped by hand; squeue --name={self.run.name} shows whether there is a job"
-            self.note_if_possible("unknown", error=doubt)
-            raise
-        on = ["-M", cluster] if cluster else []
-        try:
-            write_json(self.run / "job.json", {"job": job, **({"cluster": cluster} if cluster else {})})
-            self.note("held", job=job)
-        except OSError as error:
-            self.ask(["scancel", *on, job])
+    @classmethod
+    def read(cls, words: list[str]) -> SubmitRequest:
+        resources, rest = take_option("--slurm", [word for word in words if word != "--dry_run"])
+        after_words, rest = take_option("--after", rest)
+        if_words, rest = take_option("--if", rest)
+        for word in rest:
+            try:
+                word.encode()
+            except UnicodeEncodeError:
+                raise UserError(f"{word!a} is not UTF-8: a script cannot hold it; write it in another way.") from None
+        if not rest or rest[0].startswith("-"):
+            raise UserError(EXECUTOR_USAGE)
+        header = None
+        if not (Path(rest[0]).suffix or "/" in rest[0]):
+            header = read_header(ROOT, rest.pop(0))
+            if not rest:
+                raise UserError(f"JOB_SCRIPT is missing after {format_value(header.name)}: {script_choices()}.")
+        own = read_resources(resources)
+        if own and header is None:
             raise UserError(
-                f"{shown(str(self.run))} cannot be written to ({error.strerror}): job {job}, whose number cannot be "
-                "kept, was cancelled before it began."
-            ) from None
-        try:
-            self.ask(["scontrol", *on, "release", job])
-        except UserError as error:
-            self.note_if_possible("held", error=str(error))
-            what = f"python -m launch cancel {shlex.quote(self.run.name)} takes it back"
-            if not isinstance(error, Refused):  # it was not heard
-                what = f"scontrol release {job} lets it go"
-            raise UserError(f"{error}. Job {job} is held: {what}.") from None
-        self.note_if_possible("released")
-        return job
+                "--slurm has no effect without a HEADER, as the script runs here and now: remove one of them."
+            )
+        if header is not None:
+            header = replace(header, resources=own)
+        dependency = read_dependency(next(reversed(after_words), None), next(reversed(if_words), None), header)
+        return cls(words, header, script_path(rest[0]), rest[1:], "--dry_run" in words, dependency)
 
-    def send(self) -> str:
-        """Give the script to Slurm, held; the answer is JOB, or JOB;CLUSTER."""
-        return self.ask(["sbatch", "--hold", "--parsable", *self.own_options, str(self.run / "job_script.slurm")])
+    def checked_by_slurm(self, config: RunConfig, whole_script: Callable[[Path], str]) -> tuple[Self, str]:
+        """The request with its dependency resolved, and the expected start; raises if Slurm would not accept it."""
+        logs, header = Path(config.logging.logs_dir), self.header
+        start = check_with_slurm(
+            whole_script(logs / "runs" / DRY_RUN_ID), as_options(header.resources if header else ())
+        )
+        if self.dependency is None:
+            return self, start
+        dependency = dependency_on(logs, self.dependency.run, self.dependency.condition)
+        return replace(self, dependency=dependency), dependency.start or start
 
     @property
-    def own_options(self) -> list[str]:
-        """With those of --slurm, whose lines in the script would give way to SBATCH_* in the environment."""
-        return [*as_options(self.record.get("slurm") or []), *self.options]
+    def options(self) -> list[str]:
+        """Options of sbatch for this submission alone."""
+        return self.dependency.options if self.dependency else []
 
-    def ask(self, words: list[str]) -> str:
-        """What a command of Slurm answers; its complaint as a UserError."""
-        try:
-            answer, remarks = ask(words, cwd=code if (code := self.run / "code").is_dir() else self.run)
-        except subprocess.TimeoutExpired:
-            raise UserError(
-                f"{words[0]} had no answer from Slurm within {PATIENCE} s: its controller is down"
-            ) from None
-        for line in remarks.splitlines():  # what the cluster wants to be read
-            print(shown(line), file=sys.stderr)
-        return (answer.strip().splitlines() or [""])[-1]
+    @property
+    def typed(self) -> str:
+        return shlex.join(["bash", "slurm_executor.sh", *self.words])
+
+    def record(self, config: RunConfig, run: Path) -> dict[str, Any]:
+        """For submission.json: what was typed, and the flags that `resubmit` gives to a run of the same snapshot."""
+        header = Path(self.header.name).stem if self.header else None
+        flags = self.flags + absolute_paths(config, run)
+        asked: dict[str, Any] = {"header": header, "slurm": self.header.resources if self.header else []}
+        asked |= {"after": self.dependency.record} if self.dependency else {}
+        return {"typed": self.words, **asked, "script": self.script, "flags": flags}
 
 
-def ask(words: list[str], script: str = "", patience: float = PATIENCE, cwd: Path | None = None) -> tuple[str, str]:
-    """What a command of Slurm answers, and its remarks; its complaint as a UserError, Refused where Slurm was heard."""
-    try:
-        done = subprocess.run(
-            words,
-            cwd=cwd,
-            input=script.encode(),
-            env=clean_environment(),
-            capture_output=True,
-            timeout=patience,
-            start_new_session=True,  # Ctrl-C must not end it halfway
+def take_option(name: str, words: list[str]) -> tuple[list[str], list[str]]:
+    """The values of one option among the flags of train_model.py, and the other words."""
+    values: list[str] = []
+    rest: list[str] = []
+    previous = ""
+    for word in words:
+        if previous == name:
+            values.append(word)
+            word = ""
+        elif word.startswith(f"{name}="):
+            values.append(word.removeprefix(f"{name}="))
+        elif word != name:
+            rest.append(word)
+        previous = word
+    if previous == name:
+        raise UserError(f"{name} is the last word: a value has to follow it.")
+    return values, rest
+
+
+def script_path(word: str) -> str:
+    """The script's path from the checkout's root."""
+    path = Path(os.path.abspath(ROOT / word))
+    if not path.is_file():
+        raise UserError(f"JOB_SCRIPT is {word!r}: there is no such file; {script_choices()}.")
+    if not path.is_relative_to(ROOT):
+        raise UserError(f"JOB_SCRIPT is {word!r}: put it into job_scripts/, so that it is kept with the code it runs.")
+    return str(path.relative_to(ROOT))
+
+
+def script_choices() -> str:
+    files = sorted(file for file in (ROOT / "job_scripts").rglob("*.s*") if (ROOT / HEADERS) not in file.parents)
+    sourced = ("environment.sh", "under_slurm.sh")
+    return "choose " + ", ".join(str(file.relative_to(ROOT)) for file in files if file.name not in sourced)
+
+
+def logs_flag(logs: Path) -> str:
+    """--logs_dir as the next command needs it; empty for the default."""
+    return "" if logs == ROOT / "logs" else f" --logs_dir {shlex.quote(str(logs))}"
+
+
+def execute(words: list[str]) -> int:
+    """The command behind slurm_executor.sh; does not return if the script runs on this machine."""
+    if words in (["-h"], ["--help"]):
+        print(EXECUTOR_USAGE)
+        return 0
+    request = SubmitRequest.read(words)
+    config, whole_script = validate(request)
+    if request.dry_run:
+        print(whole_script(Path(config.logging.logs_dir) / "runs" / DRY_RUN_ID), end="")
+        return 0
+    if request.header:
+        need_slurm()
+        request, start = request.checked_by_slurm(config, whole_script)
+    folder = make_capsule(request, config, whole_script)
+    copy_job_script(folder.path)
+    print(f"run id  {folder.run_id}", flush=True)
+    if request.header is None:
+        os.execvpe("bash", ["bash", str(folder.path / "job_script.slurm")], clean_environment())
+    job = Submission(folder.path, request.options, is_new=True).submit()
+    log = folder.path / f"slurm-{job}.log"
+    print(f"job id  {job}\nscript  {folder.path / 'job_script.slurm'}\nlog     {log}")
+    print_start(start)
+    print(f"follow  python -m launch logs {folder.run_id} -f{logs_flag(folder.path.parent.parent)}")
+    return 0
+
+
+def print_start(start: str) -> None:
+    if start:
+        print(f"start   {start}")
+
+
+def validate(request: SubmitRequest) -> tuple[RunConfig, Callable[[Path], str]]:
+    """The run's settings and a function that builds its job script. Checks everything, creates nothing."""
+    text = read_text(ROOT / request.script, "JOB_SCRIPT")
+    check_syntax(text, f"JOB_SCRIPT {format_value(request.script)}")
+    with chdir(ROOT):  # relative paths are relative to it, as when a script runs with plain bash
+        given = flags_passed_by(ROOT / request.script, request.flags, clean_environment(), request.header is not None)
+        config = parse_command_line(given)
+        refuse_resumed(config, request)
+        logs = Path(config.logging.logs_dir).absolute()
+    config = replace(config, logging=replace(config.logging, logs_dir=str(logs)))
+    environment = active_environment(ROOT)
+
+    def whole_script(run: Path) -> str:
+        flags = request.flags + absolute_paths(config, run)
+        made = job_script(request.header, request.script, text, flags, run, environment)
+        check_syntax(made, request.header.name if request.header else request.script)
+        return made
+
+    made = whole_script(logs / "runs" / DRY_RUN_ID)
+    if request.header:
+        check_placement(sbatch_lines(made), config.trainer)
+    return config, whole_script
+
+
+def refuse_resumed(config: RunConfig, request: SubmitRequest) -> None:
+    """Refuse to resume a run here: it keeps its folder, script and code."""
+    if (run := RunFolder.resumed(config)) is None:
+        return
+    how = "sbatch" if request.header else "bash"
+    own = run.path.absolute() / "job_script.slurm"
+    instead = shlex.quote(str(own)) if (run.path / "code").is_dir() else "job_scripts/train.slurm with the same flags"
+    raise UserError(
+        f"--resume_training_ckpt resumes run {format_value(run.run_id)}, which is kept already: {how} {instead}."
+    )
+
+
+# -- python -m launch submit -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SubmititRequest(SubmitRequest):
+    """A request of `launch submit`."""
+
+    cluster: str = "local"
+
+    @property
+    def typed(self) -> str:
+        return shlex.join(["python", "-m", "launch", "submit", *self.words])
+
+    def record(self, config: RunConfig, run: Path) -> dict[str, Any]:
+        return super().record(config, run) | {"header": header_name(self.header), "cluster": self.cluster}
+
+
+def submit(argv: list[str]) -> int:
+    """The command: make the capsule, hand it to submitit, print where it is."""
+    parser = CommandParser("python -m launch submit", SUBMIT_PURPOSE, usage=SUBMIT_USAGE)
+    parser.add_argument("--header", metavar="H", help="a file of job_scripts/headers/: what to ask Slurm for")
+    parser.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE", help=SLURM_HELP)
+    parser.add_argument("--after", metavar="RUN", help=AFTER_HELP)
+    parser.add_argument("--if", dest="condition", metavar="END", help=IF_HELP)
+    parser.add_argument(
+        "--cluster",
+        choices=CLUSTERS,
+        default="auto",
+        help="slurm; local: in the background of this machine; debug: here and now; auto: slurm, else local",
+    )
+    parser.add_argument("--dry_run", action="store_true", help="print the script that would run, and make nothing")
+    script = argv[0] if argv and not argv[0].startswith("-") else DEFAULT_SCRIPT
+    options, flags = parser.parse_known_args(argv[1:] if argv and not argv[0].startswith("-") else argv)
+    if any(word.split("=")[0] == "--logs_dir" for word in argv):
+        flags += ["--logs_dir", options.logs_dir]
+    cluster = choose_cluster(options.cluster)
+    header = header_for(options.header, cluster, options.slurm)
+    dependency = read_dependency(options.after, options.condition, header)
+    request = SubmititRequest(argv, header, script_path(script), flags, options.dry_run, dependency, cluster)
+    config, write_script = validate(request)
+    logs = Path(config.logging.logs_dir)
+    if match := re.search("%[jtAa]", str(logs)):
+        raise UserError(
+            f"--logs_dir is {str(logs)!r}: submitit would read {match.group()} as the number of a job; "
+            "choose another path, or submit with slurm_executor.sh."
         )
-    except OSError as error:
-        raise UserError(f"{words[0]} cannot be run ({error.strerror})") from None
-    answer, remarks = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
-    if done.returncode:
-        raise complaint(words[0], remarks)
-    return answer, remarks
+    if options.dry_run:
+        print(write_script(logs / "runs" / DRY_RUN_ID), end="")
+        return 0
+    if cluster == "slurm":
+        request, start = request.checked_by_slurm(config, write_script)
+    run = make_capsule(request, config, write_script).path
+    copy_job_script(run)
+    print(f"run id  {run.name}\nscript  {run / 'job_script.slurm'}", flush=True)
+    leave_job_environment()
+    if cluster == "debug":
+        run_here(run)
+    if cluster == "slurm":
+        job = SubmititSubmission(run, request.options, is_new=True).submit()
+        print(f"job id  {job}\nlog     {run / f'slurm-{job}.log'}")
+        print_start(start)
+    else:
+        process = run_in_background(run)
+        print(f"process {process}\nlog     {run / 'submitit' / f'{process}_0_log.out'}")
+    print(f"follow  python -m launch logs {run.name} -f{logs_flag(logs)}")
+    return 0
 
 
-def complaint(command: str, said: str) -> UserError:
-    """What Slurm complains of, as the beginning of a sentence."""
-    lines = [line.removeprefix(f"{command}: ").removeprefix("error: ") for line in said.strip().split("\n")]
-    reason = lines[-1].removeprefix("fatal: ").removeprefix("allocation failure: ")
-    if reason.startswith(FAILED):  # the line above says it more closely
-        reason = "; ".join([*lines[-2:-1], reason.removeprefix(FAILED)])
-    reason = shown(reason)
-    if re.search("contact|onnection|configuration source", reason):
-        here = ", or run it on this machine (no HEADER, or --cluster local)" if command == "sbatch" else ""
-        why = "its controller is down or SLURM_CONF is wrong"
-        return UserError(f"{command} cannot reach Slurm ({reason}): {why}; try again later{here}")
-    if command != "sbatch":
-        return Refused(f"{command} refused ({reason})")
-    return Refused(f"{command} refused the job ({reason}): correct the header, --slurm, or SBATCH_* in the environment")
+class SubmititSubmission(Submission):
+    """A Slurm job whose script submitit writes, below the #SBATCH lines of the run's script."""
+
+    def send(self) -> str:
+        from submitit import SlurmExecutor  # imported late, so that --help is fast
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        options, own = sbatch_lines((self.run / "job_script.slurm").read_text()), self.own_options
+
+        class Executor(SlurmExecutor):
+            def _make_submission_file_text(self, command: str, uid: str) -> str:
+                return JobScript([("", options)], ["export SUBMITIT_EXECUTOR=slurm", command]).text
+
+            def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+                return ["sbatch", "--hold", *own, str(submission_file_path)]
+
+        # exec: no other process between Slurm and the run's script that a signal could end
+        executor = Executor(self.run / "submitit", python=f"exec {shlex.quote(sys.executable)}")
+        script = str(self.run / "job_script.slurm")
+        try:
+            with chdir(self.run / "code"), redirect_stderr(io.StringIO()):
+                return executor.submit(os.execvp, "bash", ["bash", script]).job_id
+        except (FailedJobError, FailedSubmissionError) as error:
+            raise slurm_error("sbatch", str(error)) from None
+        except OSError as error:
+            raise UserError(f"sbatch cannot be run ({error.strerror})") from None
 
 
-def forget(run: Path) -> None:
-    """Remove the folder of a run that never was, and the copy of its script."""
-    shutil.rmtree(run, ignore_errors=True)
-    for copy in (run.parent.parent / "job_scripts").glob(f"*_{glob.escape(run.name)}.slurm"):
-        copy.unlink(missing_ok=True)
+def leave_job_environment() -> None:
+    """Remove variables of the job or run that this is called from: submitit passes its environment on."""
+    own = clean_environment()
+    os.environ.clear()
+    os.environ.update(own)
+
+
+def run_in_background(run: Path) -> str:
+    """Start the run in its own session, which survives the terminal; the process id."""
+    from submitit import LocalExecutor
+
+    executor = LocalExecutor(run / "submitit")
+    executor.update_parameters(timeout_min=MAX_MINUTES, stderr_to_stdout=True)
+    # submitit hides all GPUs from a local job; restore the ones that are visible here
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = ["-u", "CUDA_VISIBLE_DEVICES"] if visible is None else [f"CUDA_VISIBLE_DEVICES={visible}"]
+    words = ["env", *devices, "bash", str(run / "job_script.slurm")]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            leave_job_environment()
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for stream in range(3):
+                os.dup2(nowhere, stream)
+            with chdir(run / "code"):
+                os.write(writer, executor.submit(os.execvp, "env", words).job_id.encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader) as answer:
+        process = answer.read()
+    os.waitpid(child, 0)
+    submission = Submission(run)
+    if not process:
+        submission.try_save_state("failed", error="submitit could not start it")
+        raise UserError(f"submitit could not start the run here. Its record stays in {format_value(str(run))}.")
+    submission.save_state("here", process=int(process))
+    return process
+
+
+def run_here(run: Path) -> None:
+    """Replace this process by the run."""
+    from submitit import DebugExecutor
+
+    DebugExecutor(run / "submitit").submit(os.execvp, "bash", ["bash", str(run / "job_script.slurm")]).results()

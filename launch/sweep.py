@@ -1,38 +1,78 @@
-"""`python -m launch sweep FILE`: many runs from one file; applied again, it submits what failed or is new."""
+"""`python -m launch sweep FILE`: many runs from one file; applied again, it submits what failed or is new.
+
+The rows are checked by the parser of train_model.py, named after what differs between them, and compared with existing
+runs. New ones become tasks of Slurm arrays, cut to the cluster's limit, or jobs of the queue of this machine.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import shutil
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import chdir
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from config import RunConfig, SettingsError, parse_command_line
+from config.record import values_of
+from config.settings import all_flags
 from core.commands import CommandParser
 from core.errors import UserError
-from core.text import shown
+from core.files import write_text
+from core.text import format_value
 from launch import queue
-from launch.arrays import check_array, submit_arrays
-from launch.capsules import make_capsules, new_desk
-from launch.cluster import SLURM_HELP, choose_cluster, header_for
-from launch.execute import logs_flag, print_start
-from launch.queue_worker import unfinished_runs
-from launch.sweep_file import read_sweep
-from launch.sweep_rows import Planned, compare_with_runs, plan
+from launch.capsule import is_relative_path, make_capsules, new_sweep_folder, write_or_link
+from launch.job import read_record
+from launch.queue import unfinished_runs
+from launch.resources import as_options, check_limits, check_placement
+from launch.script import (
+    DEFAULT_OPTIONS,
+    DEFAULT_SCRIPT,
+    ROOT,
+    Header,
+    JobScript,
+    active_environment,
+    check_syntax,
+    header_commands,
+    quote_for_slurm,
+    read_text,
+    sbatch_lines,
+    sbatch_options,
+)
+from launch.slurm import ACTIVE, SLURM_HELP, choose_cluster, header_for, jobs_of, largest_array, status_of
+from launch.submission import Submission, check_with_slurm
+from launch.submit import DRY_RUN_ID, logs_flag, print_start
+from launch.sweep_file import Row, SweepFile, flag_words, group_by_row, read_sweep
+from runs.run import Run, all_runs
 
-SHOWN = 200  # rows of a table that a person may read
-WIDTH = 140  # of the table where the screen is not known
+MAX_ROWS_SHOWN = 200  # larger tables are shortened
+TABLE_WIDTH = 140  # of the table if the terminal's width is not known
 PURPOSE = """\
 Submit many runs from a YAML file (base, grid, rows) or a CSV file (a column a flag). Every row is checked first.
 Rows with the settings of a run that is finished or under way are left alone, so the same file can be applied again."""
+BASELINE = "baseline_transformer"
+TWIN_SUFFIX = "-transformer++"
+MAX_NAME_LENGTH = 60  # characters that a run's folder takes of its name
+# Flags of where a run is stored and shown, which do not change what it computes.
+NOT_IDENTITY = (
+    *("run_name", "logs_dir", "config", "resume_training_ckpt", "console_log_filename", "notify"),
+    *("no_wandb", "wandb_offline", "wandb_entity", "wandb_project", "wandb_tags"),
+)
+QUEUED = "in the queue"
+RESUMABLE = ("waiting", "lost", "interrupted", "killed", "stopped", "cancelled", "not submitted", "prepared")
+ARRAY_SCRIPT = "array.slurm"
 
 
 def sweep(argv: list[str]) -> int:
-    """Check, compare with the runs there are, show, submit."""
+    """The command: check all rows, compare them with existing runs, show them, submit."""
     parser = CommandParser("python -m launch sweep", PURPOSE)
     parser.add_argument("file", metavar="FILE", help="YAML or CSV; docs/sweeps.md shows both")
     parser.add_argument("--dry_run", action="store_true", help="show what would happen, and make nothing")
@@ -51,58 +91,324 @@ def sweep(argv: list[str]) -> int:
     if options.max_parallel is not None and options.max_parallel < 1:
         raise UserError(f"--max_parallel is {options.max_parallel}: give a whole number of at least 1.")
     path, logs = Path(options.file), Path(options.logs_dir).absolute()
-    found = read_sweep(path)
-    rows = plan(replace(found, twin=found.twin or options.with_twin), logs)
+    sweep_file = read_sweep(path)
+    rows = plan_rows(replace(sweep_file, twin=sweep_file.twin or options.with_twin), logs)
     cluster = choose_cluster(options.cluster)
     header = header_for(options.header, cluster, options.slurm)
     if options.max_parallel is not None and header is None:
         raise UserError("--max_parallel has no effect on this machine, where rows run one after another: remove it.")
     compare_with_runs(rows, logs, unfinished_runs(logs))
-    show(rows)
-    chosen = [row for row in rows if row.is_submitted]
-    if options.dry_run or not chosen:
+    show_rows(rows)
+    submitted = [row for row in rows if row.is_submitted]
+    if options.dry_run or not submitted:
         print("nothing was made: --dry_run" if options.dry_run else "nothing to submit")
         return 0
-    start = check_array(header, chosen, logs, options.evaluate) if header else ""
-    desk = new_desk(logs, found.name)
-    shutil.copyfile(path, desk / f"sweep{path.suffix}")
-    make_capsules(chosen, header, logs, desk, argv)
-    runs = [row.run for row in chosen if row.run is not None]
+    start = check_array(header, submitted, logs, options.evaluate) if header else ""
+    sweep_dir = new_sweep_folder(logs, sweep_file.name)
+    shutil.copyfile(path, sweep_dir / f"sweep{path.suffix}")
+    make_capsules(submitted, header, logs, sweep_dir, argv)
+    runs = [row.run for row in submitted if row.run is not None]
     if header is None:
         count = queue.add_runs(logs, runs, options.evaluate)
         print(f"{count} jobs are in the queue of this machine")
         queue.start(logs)
         print(f"follow  python -m launch queue status{logs_flag(logs)}")
         return 0
-    for line in submit_arrays(runs, header, desk, options.max_parallel, options.evaluate):
+    for line in submit_arrays(runs, header, sweep_dir, options.max_parallel, options.evaluate):
         print(line, flush=True)
-    print(f"sweep   {desk}")
+    print(f"sweep   {sweep_dir}")
     print_start(start)
     print(f"follow  python -m launch status{logs_flag(logs)}")
     return 0
 
 
-def show(rows: Sequence[Planned]) -> None:
-    """A line a row, and how many of each kind."""
+def show_rows(rows: Sequence[SweepRow]) -> None:
+    """Print one line per row, and the count of each action."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, WIDTH))
+        console = Console(highlight=False, width=max(console.width, TABLE_WIDTH))
     table = Table(box=None, pad_edge=False)
     for heading in ("row", "run", "what differs", "what happens"):
         table.add_column(heading, justify="right" if heading == "row" else "left", overflow="fold")
-    for row in rows if len(rows) <= SHOWN else rows[: SHOWN // 2]:
-        differs = "  ".join(f"{name}={shown(value)}" for name, value in row.differs.items())
+    for row in rows if len(rows) <= MAX_ROWS_SHOWN else rows[: MAX_ROWS_SHOWN // 2]:
+        varied = "  ".join(f"{name}={format_value(value)}" for name, value in row.varied.items())
         name = row.run.name if row.run is not None else row.name
-        table.add_row(str(row.number), Text(name), Text(differs), Text(row.happens, style=colour(row)))
+        table.add_row(str(row.number), Text(name), Text(varied), Text(row.action, style=colour(row)))
     console.print(table)
-    if len(rows) > SHOWN:
-        print(f" …  and {len(rows) - SHOWN // 2} rows more")
-    kinds = Counter("repeated" if row.happens.startswith("as row") else row.happens.partition(":")[0] for row in rows)
+    if len(rows) > MAX_ROWS_SHOWN:
+        print(f" …  and {len(rows) - MAX_ROWS_SHOWN // 2} rows more")
+    kinds = Counter("repeated" if row.action.startswith("as row") else row.action.partition(":")[0] for row in rows)
     parts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     print(
         f"{len(rows)} {'row' if len(rows) == 1 else 'rows'}: {parts}; {sum(row.is_submitted for row in rows)} to submit"
     )
 
 
-def colour(row: Planned) -> str:
-    return "green" if row.happens == "new" else "yellow" if row.is_submitted else "dim"
+def colour(row: SweepRow) -> str:
+    return "green" if row.action == "new" else "yellow" if row.is_submitted else "dim"
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class SweepRow:
+    """One row. varied: its flags that differ between rows. action: what is done with it, in words. run: its
+    folder, once it exists; `is_new` if it has to be created. parent: the run that it repeats."""
+
+    number: int
+    name: str
+    words: list[str]
+    config: RunConfig
+    varied: Row
+    action: str = "new"
+    run: Path | None = None
+    parent: str | None = None
+    is_new: bool = True
+    is_submitted: bool = True
+    identity: tuple[Any, ...] = field(default=(), repr=False)
+
+
+def plan_rows(sweep: SweepFile, logs: Path) -> list[SweepRow]:
+    """All rows, checked; the problems of all rows are one error."""
+    rows = [*sweep.rows, *twins(sweep.rows)] if sweep.twin else sweep.rows
+    differing = differing_flags(rows)
+    names = run_names(sweep.name, rows, differing)
+    planned, problems = [], []
+    with chdir(ROOT):  # relative paths are relative to it, as for the other commands
+        for number, (row, name) in enumerate(zip(rows, names, strict=True), 1):
+            wrong: list[str] = []
+            words = flag_words(with_absolute_paths(row) | {"run_name": name}, wrong)
+            try:
+                config = parse_command_line([*words, f"--logs_dir={logs}"])
+            except SettingsError as error:
+                wrong += error.args[0]
+            if wrong:
+                problems += [(number, problem) for problem in wrong]
+                continue
+            varied = {flag: row[flag] for flag in differing if flag in row}
+            planned.append(SweepRow(number, name, words, config, varied, identity=identity(values_of(config))))
+    if problems:
+        raise SettingsError(group_by_row(problems))
+    return planned
+
+
+def twins(rows: Iterable[Row]) -> list[Row]:
+    """Each EBT as a Transformer++: the same flags without those that only an energy uses."""
+    return [
+        {
+            name: value
+            for name, value in row.items()
+            if BASELINE in all_flags()[name].needs.get("model_name", (BASELINE,))
+        }
+        | {"model_name": BASELINE}
+        for row in rows
+        if row.get("model_name", "ebt") == "ebt"
+    ]
+
+
+def with_absolute_paths(row: Row) -> Row:
+    return {
+        name: os.path.abspath(value) if isinstance(value, str) and value and is_path(name, value) else value
+        for name, value in row.items()
+    }
+
+
+def is_path(name: str, value: str) -> bool:
+    return name == "config" or is_relative_path(name, value)
+
+
+def differing_flags(rows: Sequence[Row]) -> list[str]:
+    """The flags that differ between rows, in the order in which they are written."""
+    flags = dict.fromkeys(name for row in rows for name in row if name != "run_name")
+    return [name for name in flags if any(row.get(name) != rows[0].get(name) for row in rows)]
+
+
+def run_names(sweep: str, rows: Sequence[Row], differing: Sequence[str]) -> list[str]:
+    """A name for each row, no two the same: its own run_name or the sweep's name, and what differs."""
+    own_names = [row.get("run_name") for row in rows]
+    if len(set(map(str, own_names))) == len(rows) > 1:
+        return [str(name) for name in own_names]
+    names: list[str] = []
+    taken: set[str] = set()
+    for number, row in enumerate(rows, 1):
+        begin = str(row.get("run_name") or sweep)
+        is_twin = row.get("model_name") == BASELINE and "model_name" in differing
+        flags = [flag for flag in differing if flag in row and not (is_twin and flag == "model_name")]
+        parts = {flag: name_part(format_value(row[flag])) for flag in flags}
+        end = TWIN_SUFFIX if is_twin else ""
+        name = "-".join([begin, *(f"{flag}={value}" for flag, value in parts.items())]) + end
+        if len(name) > MAX_NAME_LENGTH:
+            name = "-".join([begin, *(f"{initials(flag)}={value}" for flag, value in parts.items())]) + end
+        if len(name) > MAX_NAME_LENGTH or name in taken:
+            end = f"-{number}{end}"
+            name = name[: MAX_NAME_LENGTH - len(end)] + end
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def name_part(text: str) -> str:
+    """The text with only characters that are safe in a name."""
+    return re.sub(r"[^\w.+-]+", "-", text, flags=re.ASCII).strip("-") or "x"
+
+
+def initials(flag: str) -> str:
+    return "".join(word[0] for word in flag.split("_") if word)
+
+
+def identity(values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a run computes: the values of all flags that affect its result."""
+    model, is_random = values.get("model_name"), values.get("is_random_seed")
+    identity_values = []
+    for name, flag in all_flags().items():
+        idle = model not in flag.needs.get("model_name", (model,)) or (is_random and name == "seed")
+        value = None if name in NOT_IDENTITY or idle else values.get(name, flag.default)
+        identity_values.append(tuple(map(str, value)) if isinstance(value, (list, tuple)) else value)
+    return tuple(identity_values)
+
+
+def compare_with_runs(rows: Sequence[SweepRow], logs: Path, queued: set[Path]) -> None:
+    """Set the action of each row: done and running ones are skipped, others are resumed or started.
+
+    queued: runs that wait in the queue of this machine.
+    """
+    identities = {row.identity for row in rows}
+    runs_by_identity: dict[tuple[Any, ...], list[Run]] = {}
+    for run in all_runs(logs):
+        try:
+            key = identity(run.settings)
+            if key in identities:
+                runs_by_identity.setdefault(key, []).append(run)
+        except TypeError:  # a record with values that no flag can have
+            continue
+    jobs = jobs_of([run for runs in runs_by_identity.values() for run in runs])
+    first: dict[tuple[Any, ...], int] = {}
+    for row in rows:
+        if row.identity in first:
+            row.action, row.is_submitted = f"as row {first[row.identity]}", False
+            continue
+        first[row.identity] = row.number
+        runs = runs_by_identity.get(row.identity, [])
+        decide(row, [(run, QUEUED if run.path in queued else status_of(run, jobs).state) for run in runs])
+
+
+def decide(row: SweepRow, states: Sequence[tuple[Run, str]]) -> None:
+    """Set the action of a row. states: the runs with its settings, newest first, and their states."""
+    for run, state in states:
+        if state == "finished":
+            row.action, row.run, row.is_submitted = "done", run.path, False
+            return
+    for run, state in states:
+        forgotten = state == "waiting" and run.job_name is None  # its submission was interrupted
+        if (state in (*ACTIVE, QUEUED) and not forgotten) or (state == "prepared" and run.is_held):
+            row.action, row.run, row.is_submitted = state, run.path, False
+            return
+    for run, state in states:
+        if state in RESUMABLE and has_capsule(run):
+            row.action, row.run, row.is_new = f"resumes: {state}", run.path, False
+            return
+    if states:
+        run, state = states[0]
+        row.action, row.parent = f"again: {state}", run.run_id
+
+
+def has_capsule(run: Run) -> bool:
+    """Whether its folder has all that is needed to resume it."""
+    return (run.path / "job_script.slurm").is_file() and (run.path / "code").is_dir() and os.access(run.path, os.W_OK)
+
+
+# -- arrays ----------------------------------------------------------------------------------------------------------
+
+
+class ArraySubmission(Submission):
+    """The submission of one array, from a folder with its script; its state is saved there and in each task's run."""
+
+    def __init__(self, array_dir: Path, options: Sequence[str], runs: Sequence[Path] = ()) -> None:
+        super().__init__(array_dir, options)
+        self.runs = runs
+
+    def send(self) -> str:
+        return self.call_slurm(["sbatch", "--hold", "--parsable", *self.options, str(self.run / ARRAY_SCRIPT)])
+
+    def save_state(self, state: str, **more: Any) -> None:
+        super().save_state(state, **more)
+        job = more.pop("job", None)
+        cluster = {name: value for name, value in read_record(self.run / "job.json").items() if name == "cluster"}
+        written: dict[str, Path] = {}
+        for task, run in enumerate(self.runs):
+            if job is not None:  # held; each run is recorded as submitting already
+                write_or_link(run / "job.json", {"array_job": job, "array_task": str(task), **cluster}, {})
+                continue
+            record = {name: value for name, value in read_record(run / "submission.json").items() if name != "error"}
+            record |= {"state": state, "time": self.record["time"], **more}
+            write_or_link(run / "submission.json", record, written)
+
+
+def check_array(header: Header, rows: Sequence[SweepRow], logs: Path, evaluate: bool) -> str:
+    """When and where the first array of these rows is expected to start; raises if it never would."""
+    text = array_script(logs / "sweeps" / DRY_RUN_ID, header, "slurm-%A_%a.log", [])
+    for settings in {(s.gpus, s.allow_idle_gpus): s for s in (row.config.trainer for row in rows)}.values():
+        check_placement(sbatch_lines(text), settings)
+    check_limits(sbatch_lines(text), header.resources, len(rows), 1 + evaluate)
+    return check_with_slurm(text, [f"--array=0-{min(len(rows), largest_array()) - 1}", *as_options(header.resources)])
+
+
+def submit_arrays(
+    runs: Sequence[Path], header: Header, sweep_dir: Path, max_parallel: int | None, evaluate: bool
+) -> Iterator[str]:
+    """Submit the runs as arrays; yields a line for each. sweep_dir: the sweep's folder."""
+    limit, previous = largest_array(), ""
+    for first in range(0, len(runs), limit):
+        chunk = runs[first : first + limit]
+        array_dir = link_tasks(sweep_dir / f"array{first // limit}", chunk)
+        write_array_script(array_dir, header, "slurm-%A_%a.log", ['exec bash "$run/job_script.slurm"'])
+        tasks = f"--array=0-{len(chunk) - 1}" + (f"%{max_parallel}" if max_parallel else "")
+        # arrays one after another, otherwise each would run max_parallel tasks
+        after = [f"--dependency=afterany:{previous}"] if previous and max_parallel else []
+        previous = ArraySubmission(array_dir, [*as_options(header.resources), tasks, *after], chunk).submit()
+        yield f"array {previous}: {len(chunk)} runs"
+        if evaluate:
+            evaluation_dir = link_tasks(sweep_dir / f"evaluation{first // limit}", chunk)
+            write_array_script(
+                evaluation_dir, header, "evaluation-%A_%a.log", evaluation_commands(header), "--nodes=1", "--ntasks=1"
+            )
+            after = [f"--dependency=aftercorr:{previous}", "--kill-on-invalid-dep=yes"]
+            yield f"array {ArraySubmission(evaluation_dir, [tasks, *after]).submit()}: the evaluation of each"
+
+
+def link_tasks(array_dir: Path, runs: Sequence[Path]) -> Path:
+    """Create a folder with a link for each task, so that one script and one log path serve all tasks."""
+    array_dir.mkdir()
+    for task, run in enumerate(runs):
+        (array_dir / str(task)).symlink_to(os.path.relpath(run, array_dir))
+    (array_dir / "code").symlink_to(os.path.relpath((runs[0] / "code").resolve(), array_dir))
+    return array_dir
+
+
+def evaluation_commands(header: Header) -> list[str]:
+    return [
+        "export PYTHONDONTWRITEBYTECODE=1 # the snapshot stays as it is",
+        'cd -- "$run/code" || exit',
+        "# shellcheck source=/dev/null",
+        "source job_scripts/environment.sh",
+        *header_commands(header),
+        *active_environment(ROOT),
+        'exec "${python:?}" -m inference evaluate --run "$run"',
+    ]
+
+
+def write_array_script(array_dir: Path, header: Header, log: str, body: Sequence[str], *more: str) -> None:
+    write_text(array_dir / ARRAY_SCRIPT, array_script(array_dir, header, log, body, *more))
+
+
+def array_script(array_dir: Path, header: Header, log: str, body: Sequence[str], *more: str) -> str:
+    """more: options that win over the header's."""
+    own = sbatch_lines(read_text(ROOT / DEFAULT_SCRIPT, "JOB_SCRIPT"))
+    output = f'--output="{quote_for_slurm(str(array_dir))}/%a/{log}"'
+    options = [sbatch_options(*DEFAULT_OPTIONS), (f"# {DEFAULT_SCRIPT}:", own), *header.lines]
+    options += [sbatch_options(*more, f"--job-name={array_dir.parent.name}", output)]
+    find_run = f'run=$(readlink -f {shlex.quote(str(array_dir))}/"$SLURM_ARRAY_TASK_ID") || exit'
+    text = JobScript(options, ["set -uo pipefail", find_run, *body]).text
+    check_syntax(text, header.name)
+    return text

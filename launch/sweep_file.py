@@ -12,26 +12,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config.files import yaml_tree
-from config.flags import NAMES, SettingsError, allowed
+from config.config_file import load_yaml
+from config.flags import SettingsError, allowed_text
 from config.names import unknown
+from config.settings import all_names
 from core.errors import UserError
-from core.text import shown
+from core.text import format_value
 
 KEYS = ("base", "grid", "rows", "twin")
-MOST = 20_000  # rows; more are a slip of the pen
+MAX_ROWS = 20_000  # more are a mistake
 EXAMPLE = "write `grid:` with a list for each flag, or `rows:` with a list of flags for each run"
-OWN = {  # flags of a run that a sweep decides for all of its rows
+SWEEP_FLAGS = {  # flags that the sweep sets for all rows
     "logs_dir": "give --logs_dir to the sweep itself",
-    "resume_training_ckpt": "apply the sweep again, and rows that were interrupted go on",
+    "resume_training_ckpt": "apply the sweep again, and interrupted rows resume",
 }
 
-Row = dict[str, Any]  # {flag: value}, by the flag's usual name
+Row = dict[str, Any]  # {flag: value}, by the flag's canonical name
 
 
 @dataclass(frozen=True)
 class SweepFile:
-    """name: of the runs, before what differs. rows: each is a run. twin: each EBT has a Transformer++ beside it."""
+    """name: the beginning of the runs' names. rows: one per run. twin: add a Transformer++ for each EBT."""
 
     name: str
     rows: list[Row]
@@ -39,7 +40,7 @@ class SweepFile:
 
 
 def read_sweep(path: Path) -> SweepFile:
-    """The rows of a file; every problem of its form is a line of one error."""
+    """The rows of a file; all problems of its form are one error."""
     problems: list[str] = []
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -50,14 +51,14 @@ def read_sweep(path: Path) -> SweepFile:
     except OSError as error:
         raise UserError(f"FILE is {str(path)!r}: it cannot be read ({error.strerror}).") from None
     if path.suffix.lower() == ".csv":
-        found = SweepFile(path.stem, read_table(text, problems))
+        sweep = SweepFile(path.stem, read_table(text, problems))
     else:
-        found = read_yaml(path, text, problems)
+        sweep = read_yaml(path, text, problems)
     if problems:
         raise SettingsError(problems)
-    if not found.rows:
+    if not sweep.rows:
         raise UserError(f"FILE is {str(path)!r}: it has no rows; {EXAMPLE}.")
-    return found
+    return sweep
 
 
 def read_table(text: str, problems: list[str]) -> list[Row]:
@@ -73,19 +74,19 @@ def read_table(text: str, problems: list[str]) -> list[Row]:
     head, *body = [[cell.strip() for cell in line] for line in lines]
     for name in dict.fromkeys(head):
         if head.count(name) > 1:
-            problems.append(f"column {shown(name)} is there twice: keep one.")
+            problems.append(f"column {format_value(name)} is there twice: keep one.")
     rows = []
     for number, cells in enumerate(body, 1):
         if len(cells) > len(head):
             problems.append(f"row {number} has {len(cells)} cells, and there are {len(head)} columns: correct it.")
         rows.append({name: cell for name, cell in zip(head, cells, strict=False) if cell})
-    return usual_names(rows, problems)
+    return canonical_names(rows, problems)
 
 
 def read_yaml(path: Path, text: str, problems: list[str]) -> SweepFile:
     repeated: list[str] = []
     try:
-        tree = yaml_tree(text, repeated)
+        tree = load_yaml(text, repeated)
     except RecursionError:
         raise UserError(f"FILE is {str(path)!r}: it is nested too deeply; {EXAMPLE}.") from None
     except ValueError as problem:
@@ -96,7 +97,7 @@ def read_yaml(path: Path, text: str, problems: list[str]) -> SweepFile:
     for key in tree.keys() - set(KEYS):
         near = difflib.get_close_matches(key, KEYS, 1)
         what = f"did you mean {near[0]}?" if near else "flags go under base, grid or rows."
-        problems.append(f"{shown(key)} is no part of a sweep: {what}")
+        problems.append(f"{format_value(key)} is no part of a sweep: {what}")
     base = mapping_of(tree.get("base"), "base", problems)
     grid = mapping_of(tree.get("grid"), "grid", problems)
     rows = tree.get("rows")
@@ -106,16 +107,16 @@ def read_yaml(path: Path, text: str, problems: list[str]) -> SweepFile:
     rows = [mapping_of(row, f"row {number}", problems) for number, row in enumerate(rows or [{}], 1)]
     for name, values in grid.items():
         if not isinstance(values, list) or not values:
-            problems.append(f"{shown(name)} under grid is {shown(values)}: give a list, such as [1, 2].")
+            problems.append(f"{format_value(name)} under grid is {format_value(values)}: give a list, such as [1, 2].")
     twin = tree.get("twin", False)
     if not isinstance(twin, bool):
-        problems.append(f"twin is {shown(twin)}: write true or false.")
+        problems.append(f"twin is {format_value(twin)}: write true or false.")
     if problems or not (tree.get("grid") or tree.get("rows")):
         return SweepFile(path.stem, [])
     count = len(rows) * math.prod(len(values) for values in grid.values())
-    if count > MOST:
-        raise UserError(f"FILE is {str(path)!r}: it makes {count:,} rows; a sweep has at most {MOST:,}.")
-    (base,), rows, (grid,) = (usual_names(part, problems) for part in ([base], rows, [grid]))
+    if count > MAX_ROWS:
+        raise UserError(f"FILE is {str(path)!r}: it makes {count:,} rows; a sweep has at most {MAX_ROWS:,}.")
+    (base,), rows, (grid,) = (canonical_names(part, problems) for part in ([base], rows, [grid]))
     for name in grid:
         if numbers := [number for number, row in enumerate(rows, 1) if name in row]:
             problems.append(f"{name} is under grid and in row {numbers[0]}: keep one.")
@@ -126,41 +127,41 @@ def read_yaml(path: Path, text: str, problems: list[str]) -> SweepFile:
 def mapping_of(value: Any, what: str, problems: list[str]) -> dict[str, Any]:
     if value is None or isinstance(value, dict):
         return value or {}
-    problems.append(f"{what} is {shown(value)}: write it as `flag: value`.")
+    problems.append(f"{what} is {format_value(value)}: write it as `flag: value`.")
     return {}
 
 
-def usual_names(rows: Sequence[Mapping[str, Any]], problems: list[str]) -> list[Row]:
-    """The rows with each flag by its usual name; a flag that there is not is told once."""
-    options = {f"--{name}": flag for name, flag in NAMES.items()}
-    found = []
-    told: set[str] = set()
+def canonical_names(rows: Sequence[Mapping[str, Any]], problems: list[str]) -> list[Row]:
+    """The rows with canonical flag names; an unknown flag is reported once."""
+    options = {f"--{name}": flag for name, flag in all_names().items()}
+    canonical = []
+    reported: set[str] = set()
     for row in rows:
         named: Row = {}
         for written, value in row.items():
             name = written.strip().removeprefix("--")
-            flag = NAMES.get(name)
+            flag = all_names().get(name)
             if flag is None:
-                problem = unknown(f"--{name}", options, shown(f"--{name}"), set())
-            elif flag.name in OWN:
-                problem = f"--{flag.name} is not for a row: {OWN[flag.name]}."
+                problem = unknown(f"--{name}", options, format_value(f"--{name}"), set())
+            elif flag.name in SWEEP_FLAGS:
+                problem = f"--{flag.name} is not for a row: {SWEEP_FLAGS[flag.name]}."
             elif flag.name in named:
                 problem = f"--{flag.name} is given twice, in two spellings: keep one."
             else:
                 named[flag.name] = value
                 continue
-            if problem not in told:
+            if problem not in reported:
                 problems.append(problem)
-            told.add(problem)
-        found.append(named)
-    return found
+            reported.add(problem)
+        canonical.append(named)
+    return canonical
 
 
-def words_of(row: Row, problems: list[str]) -> list[str]:
-    """The row as words after train_model.py; `--flag=value`, so that a value is never taken for a flag."""
+def flag_words(row: Row, problems: list[str]) -> list[str]:
+    """The row as arguments of train_model.py; as `--flag=value`, so that a value is never taken for a flag."""
     words: list[str] = []
     for name, value in row.items():
-        flag = NAMES[name]
+        flag = all_names()[name]
         if value is None:
             continue
         if flag.kind is bool:
@@ -172,19 +173,19 @@ def words_of(row: Row, problems: list[str]) -> list[str]:
         elif flag.kind is tuple:
             items = value.split() if isinstance(value, str) else value
             if not isinstance(items, list) or not all(isinstance(item, str) and item[:2] != "--" for item in items):
-                problems.append(f"--{name} is {shown(value)}: give a list of texts.")
+                problems.append(f"--{name} is {format_value(value)}: give a list of texts.")
             elif items:
                 words += [f"--{name}={items[0]}", *items[1:]]
         elif isinstance(value, (dict, list, bool)):
             where = "; several values to try go under grid" if isinstance(value, list) else ""
-            problems.append(f"--{name} is {shown(value)}: {allowed(flag)}{where}.")
+            problems.append(f"--{name} is {format_value(value)}: {allowed_text(flag)}{where}.")
         else:
             words.append(f"--{name}={value}")
     return words
 
 
-def by_row(problems: Iterable[tuple[int, str]]) -> list[str]:
-    """One line a problem, with the numbers of all rows that have it."""
+def group_by_row(problems: Iterable[tuple[int, str]]) -> list[str]:
+    """One line per problem, with the numbers of its rows."""
     numbers: dict[str, list[int]] = {}
     for number, problem in problems:
         numbers.setdefault(problem, []).append(number)

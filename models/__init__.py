@@ -1,24 +1,36 @@
-"""The models: `build_model` gives the one that the settings name, ready for Lightning."""
+"""The models. Data walks through them so:
+
+    tasks' own models (language)     what is observed, predicted and judged; a subclass of Model or EnergyModel
+    energy_model, walk, spaces       training and evaluation of predictions that walk down an energy, in any space
+    transformer, energy_transformer  networks
+    layers/                          their parts, with input gradients as formulas
+
+`build_model` gives the one that the settings name, ready for Lightning.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from config import RunConfig
-from models.descent import Rule
-from models.energy_language_model import EnergyLanguageModel, Thinking
+from config.energy import Energy
+from config.settings import Transformer as TransformerSettings
+from models.energy_model import WalkSettings
 from models.energy_transformer import EnergyShape, EnergyTransformer
-from models.language_model import LanguageModel
+from models.language import EnergyLM, LanguageModel, TransformerLM
 from models.replay import ReplayBuffer
-from models.transformer import Shape, Transformer
+from models.spaces import UpdateRule
+from models.transformer import Transformer, TransformerShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from config.energy import Energy
 
-def common_shape(config: RunConfig, vocab_size: int, separator_id: int) -> dict[str, Any]:
+
+def transformer_shape(config: RunConfig, vocab_size: int, separator_id: int) -> dict[str, Any]:
     """The part of a model's shape that all transformers have."""
-    settings = config.architecture
+    settings = config[TransformerSettings]
     return {
         "vocab_size": vocab_size,
         "context_length": settings.context_length,
@@ -32,21 +44,14 @@ def common_shape(config: RunConfig, vocab_size: int, separator_id: int) -> dict[
     }
 
 
-def baseline_transformer(config: RunConfig, vocab_size: int, separator_id: int, pad_id: int) -> LanguageModel:
-    """Transformer++, what energy-based transformers are compared with."""
-    shape = Shape(**common_shape(config, vocab_size, separator_id), tied=config.architecture.tie_embeddings)
-    return LanguageModel(Transformer(shape, config.architecture.gradient_checkpointing), vocab_size, pad_id)
-
-
-def ebt(config: RunConfig, vocab_size: int, separator_id: int, pad_id: int) -> LanguageModel:
-    """The energy-based transformer for language."""
-    energy = config.energy
+def energy_shape(config: RunConfig, vocab_size: int, separator_id: int) -> EnergyShape:
+    """The shape of an energy transformer; a residual energy has its own blocks behind the others."""
+    energy, shape = config[Energy], transformer_shape(config, vocab_size, separator_id)
     residual = energy.energy_form == "residual"
-    common = common_shape(config, vocab_size, separator_id)
     if residual:
-        common |= {"layers": common["layers"] + energy.energy_blocks}
-    shape = EnergyShape(
-        **common,
+        shape |= {"layers": shape["layers"] + energy.energy_blocks}
+    return EnergyShape(
+        **shape,
         tied=False,
         conditioning=energy.ebt_type,
         landscapes=energy.mcmc_num_steps,
@@ -54,10 +59,13 @@ def ebt(config: RunConfig, vocab_size: int, separator_id: int, pad_id: int) -> L
         activation=energy.ebt_act_func,
         shared_embedding=energy.vocab_to_embed_uses_prob_dist,
         form=energy.energy_form,
-        enter=config.architecture.num_transformer_blocks if residual else 0,
+        enter=config[TransformerSettings].num_transformer_blocks if residual else 0,
     )
+
+
+def walk_settings(energy: Energy) -> WalkSettings:
     auto = isinstance(energy.mcmc_step_size, str)
-    thinking = Thinking(
+    return WalkSettings(
         landscapes=energy.mcmc_num_steps,
         min_repeats=max(1, energy.randomize_mcmc_num_steps_min) if energy.randomize_mcmc_num_steps else 1,
         max_repeats=energy.randomize_mcmc_num_steps + 1,
@@ -71,20 +79,41 @@ def ebt(config: RunConfig, vocab_size: int, separator_id: int, pad_id: int) -> L
         langevin_noise=energy.langevin_dynamics_noise,
         learnable_langevin=energy.langevin_dynamics_noise_learnable,
         langevin_in_evaluation=not energy.no_langevin_during_eval,
-        rule=Rule(
-            from_probabilities=energy.update_from == "probabilities",
-            normalize=energy.normalize_initial_condition,
-            detach=not energy.no_mcmc_detach,
-            entropy=residual,
-        ),
+        detach=not energy.no_mcmc_detach,
         last_step_only=energy.mcmc_last_step_loss,
         truncate=energy.truncate_mcmc,
         contrastive_coefficient=energy.contrastive_loss_coeff if energy.contrastive_loss else 0.0,
         reconstruction_coefficient=energy.reconstruction_coeff,
     )
-    share = energy.mcmc_replay_buffer_sample_bs_percent
-    replay = ReplayBuffer(energy.mcmc_replay_buffer_size, share) if energy.mcmc_replay_buffer else None
-    return EnergyLanguageModel(EnergyTransformer(shape), vocab_size, pad_id, thinking, replay)
+
+
+def update_rule(energy: Energy) -> UpdateRule:
+    """How predictions over a vocabulary are moved."""
+    return UpdateRule(
+        from_probabilities=energy.update_from == "probabilities",
+        normalize=energy.normalize_initial_condition,
+        entropy=energy.energy_form == "residual",
+    )
+
+
+def replay_buffer(energy: Energy) -> ReplayBuffer | None:
+    if not energy.mcmc_replay_buffer:
+        return None
+    return ReplayBuffer(energy.mcmc_replay_buffer_size, energy.mcmc_replay_buffer_sample_bs_percent)
+
+
+def baseline_transformer(config: RunConfig, vocab_size: int, separator_id: int, pad_id: int) -> TransformerLM:
+    """Transformer++, what energy-based transformers are compared with."""
+    tied = config[TransformerSettings].tie_embeddings
+    shape = TransformerShape(**transformer_shape(config, vocab_size, separator_id), tied=tied)
+    return TransformerLM(Transformer(shape, config[TransformerSettings].gradient_checkpointing), vocab_size, pad_id)
+
+
+def ebt(config: RunConfig, vocab_size: int, separator_id: int, pad_id: int) -> EnergyLM:
+    """The energy-based transformer for language."""
+    energy = config[Energy]
+    network = EnergyTransformer(energy_shape(config, vocab_size, separator_id))
+    return EnergyLM(network, vocab_size, pad_id, walk_settings(energy), update_rule(energy), replay_buffer(energy))
 
 
 MODELS: dict[tuple[str, str], Callable[..., LanguageModel]] = {
@@ -94,7 +123,4 @@ MODELS: dict[tuple[str, str], Callable[..., LanguageModel]] = {
 
 
 def build_model(config: RunConfig, vocab_size: int, separator_id: int, pad_id: int) -> LanguageModel:
-    return MODELS[config.run.modality, config.run.model_name](config, vocab_size, separator_id, pad_id)
-
-
-__all__ = ["LanguageModel", "build_model"]
+    return MODELS[str(config.run.modality), config.run.model_name](config, vocab_size, separator_id, pad_id)

@@ -1,9 +1,9 @@
-"""Does the energy's gradient belong to its energy? A few numbers at the start of a run tell.
+"""Check at the start of a run that the analytic gradient of an energy is the gradient of that energy.
 
-The forward of a block and its input gradient are two formulas. Whoever changes one of them and not the other would walk
-down one energy and report another. So each block, and what stands around the blocks, is asked in float64 at four
-positions: a small step to both sides must change the forward as the gradient says, and the gradient as its own
-derivative says, which training needs.
+The forward of a block and its input gradient are two formulas. If one is changed and the other is not, the model walks
+down one energy and reports another. So each block, and what stands around the blocks, is evaluated in float64 at four
+positions: finite differences of the forward must equal the gradient, and finite differences of the gradient must equal
+its derivative, which training uses.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from models.layers.rope import rotations
 
 POSITIONS = 4
 STEP = 1e-4
-TOLERANCE, LEAST = 1e-4, 1e-6  # a difference is good to about 1e-7, except across a kink of an activation
-POINTS = 3  # so that a kink, which is met now and then, refuses no sound energy
+TOLERANCE, LEAST = 1e-4, 1e-6  # a difference is exact to about 1e-7, except across a kink of an activation
+POINTS = 3  # tried before an energy is refused: one of them may lie at a kink
 
 
 class EnergyMismatch(UserError):
@@ -32,14 +32,14 @@ class EnergyMismatch(UserError):
 
 
 def check_energy(network: EnergyTransformer) -> None:
-    """Raise EnergyMismatch with the part that differs; an energy that autograd differentiates has nothing to differ.
+    """Raise EnergyMismatch with the part that differs. An energy that autograd differentiates needs no check.
 
-    Blocks of one class have one formula: the first of each is asked.
+    Blocks of one class have one formula: the first of each class is checked.
     """
     if not network.is_analytic:
         return
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so little work takes seconds where threads wait for each other on a busy machine
+    torch.set_num_threads(1)  # on a busy machine, so little work takes seconds with several threads
     try:
         for point in range(POINTS):
             try:
@@ -53,12 +53,12 @@ def check_energy(network: EnergyTransformer) -> None:
 
 
 def check_parts(network: EnergyTransformer, random: torch.Generator) -> None:
-    kinds: set[type] = set()
+    checked: set[type] = set()
     for number, block in enumerate(network.blocks):
         assert isinstance(block, EnergyBlock)
-        if type(block) not in kinds:
+        if type(block) not in checked:
             check_block(f"blocks.{number}", copy.deepcopy(block).to("cpu", torch.float64), network, random)
-        kinds.add(type(block))
+        checked.add(type(block))
     check_ends(network, random)
 
 
@@ -74,7 +74,7 @@ def check_block(name: str, block: EnergyBlock, network: EnergyTransformer, rando
     bias.masked_fill_(~torch.ones_like(bias, dtype=torch.bool).tril(), float("-inf"))[:, -1] = 0
     condition = normal(random, width) if block.modulation is not None else None
 
-    def observed() -> tuple[Tensor, Tensor]:  # with the empty row of a prediction's own score
+    def observed() -> tuple[Tensor, Tensor]:  # with an empty row, the place of a prediction's own score
         return F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1))
 
     def forward(x: Tensor) -> tuple[Tensor, Saved]:
@@ -88,7 +88,7 @@ def check_block(name: str, block: EnergyBlock, network: EnergyTransformer, rando
 
 
 def check_ends(network: EnergyTransformer, random: torch.Generator) -> None:
-    """What stands around the blocks: a network without them."""
+    """Check what stands around the blocks: a network without them."""
     parts = [part for part in (network.blocks, network.embedding, network.prediction) if part is not None]
     omitted: dict[int, Any] = {id(part): nn.ModuleList() for part in parts}
     bare = copy.deepcopy(network, omitted).to("cpu", torch.float64)
@@ -124,18 +124,18 @@ def check_part(
             tensor.add_(normal(random, *tensor.shape), alpha=0.1)
         y, saved = forward(x)
         g, v = normal(random, *y.shape), normal(random, *shape) / x.numel() ** 0.5
-        slope = gradient(g, saved)
-        compare(name, "its forward", (slope * v).sum(), difference(lambda: (forward(x)[0] * g).sum(), [x], [v]))
+        gradient_x = gradient(g, saved)
+        compare(name, "its forward", (gradient_x * v).sum(), difference(lambda: (forward(x)[0] * g).sum(), [x], [v]))
     for tensor in (x, *others):
         tensor.requires_grad_()
     y_again, saved = forward(x)
-    slope_again = gradient(g, saved)
+    gradient_again = gradient(g, saved)
     compare(name, "its forward in training", (y_again * g).sum(), (y * g).sum())
-    compare(name, "its gradient in training", (slope_again * v).sum(), (slope * v).sum())
+    compare(name, "its gradient in training", (gradient_again * v).sum(), (gradient_x * v).sum())
     inputs = [x, *others]
     directions = [normal(random, *tensor.shape) / tensor.numel() ** 0.5 for tensor in inputs]  # all of one length
-    values = ((y_again * g).sum(), (slope_again * v).sum())
-    slopes = [torch.autograd.grad(value, inputs, retain_graph=True, materialize_grads=True) for value in values]
+    values = ((y_again * g).sum(), (gradient_again * v).sum())
+    gradients = [torch.autograd.grad(value, inputs, retain_graph=True, materialize_grads=True) for value in values]
 
     def measured_forward() -> Tensor:
         return (forward(x)[0] * g).sum()
@@ -144,31 +144,31 @@ def check_part(
         return (gradient(g, forward(x)[1]) * v).sum()
 
     for what, measured, by_input in zip(
-        ("its forward", "its gradient"), (measured_forward, measured_gradient), slopes, strict=True
+        ("its forward", "its gradient"), (measured_forward, measured_gradient), gradients, strict=True
     ):
-        found = torch.stack([(one * d).sum() for one, d in zip(by_input, directions, strict=True)]).sum()
-        compare(name, f"{what}, differentiated by weights,", found, difference(measured, inputs, directions))
+        derivative = torch.stack([(one * d).sum() for one, d in zip(by_input, directions, strict=True)]).sum()
+        compare(name, f"{what}, differentiated by weights,", derivative, difference(measured, inputs, directions))
 
 
 @torch.no_grad()
 def difference(value: Callable[[], Tensor], inputs: Sequence[Tensor], directions: Sequence[Tensor]) -> Tensor:
-    """How fast a value changes as its inputs move along these directions."""
+    """The derivative of a value along these directions of its inputs, by central differences."""
     ends = []
-    for way in (STEP, -2 * STEP):
+    for move in (STEP, -2 * STEP):
         for tensor, direction in zip(inputs, directions, strict=True):
-            tensor.add_(direction, alpha=way)  # not .data: transposed copies of a weight watch its version
+            tensor.add_(direction, alpha=move)  # not .data: a transposed copy of a weight is kept by its version
         ends.append(value())
     for tensor, direction in zip(inputs, directions, strict=True):
         tensor.add_(direction, alpha=STEP)
     return (ends[0] - ends[1]) / (2 * STEP)
 
 
-def compare(name: str, what: str, found: Tensor, expected: Tensor) -> None:
-    got, wanted = float(found.detach()), float(expected.detach())
-    if abs(got - wanted) <= LEAST + TOLERANCE * abs(wanted):
+def compare(name: str, what: str, value: Tensor, expected: Tensor) -> None:
+    got, right = float(value.detach()), float(expected.detach())
+    if abs(got - right) <= LEAST + TOLERANCE * abs(right):
         return
     raise EnergyMismatch(
-        f"energy: {name}: {what} does not fit: {got:.6g}, where {wanted:.6g} is expected, so that what is trained and "
+        f"energy: {name}: {what} does not fit: {got:.6g}, where {right:.6g} is expected, so that what is trained and "
         "what is evaluated would be two energies. Make `forward_saving` and `input_gradient` agree; or define "
-        "`predict` (of a network: `energy`) alone in a subclass, which autograd differentiates, if slower."
+        "`forward_prediction` (of a network: `energy`) alone in a subclass, which autograd differentiates, if slower."
     )

@@ -16,24 +16,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils._pytree import tree_map
 
-from models.layers.analytic import Saved, defines_gradient, forward_saving, input_gradient
-from models.layers.attention import Past, SelfAttention
-from models.layers.documents import document_mask
+from models.layers.analytic import Saved, autograd_gradient, defines_gradient, forward_saving, input_gradient
+from models.layers.attention import CacheAppend, SelfAttention, document_mask
 from models.layers.feed_forward import FeedForward
-from models.layers.linear import Linear, product
+from models.layers.linear import Linear, linear
 from models.layers.norm import NORMS
 from models.layers.rope import rotations
-from models.transformer import Shape, initialise
+from models.transformer import TransformerShape, init_weights
 
 
 @dataclass(frozen=True)
-class EnergyShape(Shape):
-    """A transformer's shape, and what is the energy's own."""
+class EnergyShape(TransformerShape):
+    """A transformer's shape, and what only an energy has."""
 
     conditioning: str = "default"  # default, time_embed, adaln or adaln_zero
-    landscapes: int = 1  # how many step indices the energy may be told apart
+    landscapes: int = 1  # how many step indices the energy may distinguish
     norm: str = "rms"
     activation: str = "silu"
     shared_embedding: bool = False  # predictions are embedded as tokens are
@@ -45,7 +43,7 @@ class Context(NamedTuple):
     """What predictions look at, with the time token O = S+1 positions, else O = S.
 
     keys_values: of each block they pass [B, H, O+1, K] twice, the last row empty; bias: [B or 1, 1, S, O+1].
-    condition: what the blocks are told of the landscape, [D], or None. angles: of the predictions, [S, K/2, 2].
+    condition: the embedding of the landscape, [D], or None. angles: of the predictions, [S, K/2, 2].
     hidden: the end of the observed stream, [B, S, D], which only a residual energy reads; prior: that normed, whose
     products with the embedding are the logits of a Transformer++; readout: what the energy's head makes of the prior.
     """
@@ -78,11 +76,11 @@ class EnergyBlock(nn.Module):
         assert condition is not None
         return self.modulation(F.silu(condition)).chunk(6)
 
-    def observe(
-        self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor, mask: Tensor | None, past: Past | None
+    def forward_observed(
+        self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor, mask: Tensor | None, past: CacheAppend | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         shift, scale, gate, shift2, scale2, gate2 = self.modulations(condition)
-        mixed_BSD, keys, values = self.attention.observe(
+        mixed_BSD, keys, values = self.attention.forward_observed(
             modulate(self.attention_norm(x_BSD), shift, scale), angles, mask, past
         )
         x_BSD = x_BSD + gated(mixed_BSD, gate)
@@ -90,20 +88,20 @@ class EnergyBlock(nn.Module):
         return x_BSD + gated(fed_BSD, gate2), keys, values
 
     def keys_values(self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor) -> tuple[Tensor, Tensor]:
-        """What `observe` gives besides the stream, for the last block, whose stream nobody reads."""
+        """What `forward_observed` gives besides the stream, for the last block, whose stream is not read."""
         shift, scale, *_ = self.modulations(condition)
         return self.attention.keys_values(modulate(self.attention_norm(x_BSD), shift, scale), angles)
 
-    def predict(
+    def forward_prediction(
         self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor, keys: Tensor, values: Tensor, bias: Tensor
     ) -> Tensor:
-        """What the block makes of the prediction stream; a subclass that changes this alone runs on autograd."""
+        """The block's output for the prediction stream. Autograd differentiates a subclass that changes this alone."""
         return self.forward_saving(x_BSD, condition, angles, keys, values, bias)[0]
 
     def forward_saving(
         self, x_BSD: Tensor, condition: Tensor | None, angles: Tensor, keys: Tensor, values: Tensor, bias: Tensor
     ) -> tuple[Tensor, Saved]:
-        """`predict`, and what its input gradient needs."""
+        """`forward_prediction`, and the tensors that its input gradient needs."""
         modulations = self.modulations(condition)
         shift, scale, gate, shift2, scale2, gate2 = modulations
         normed_BSD, before = forward_saving(self.attention_norm, x_BSD)
@@ -114,7 +112,7 @@ class EnergyBlock(nn.Module):
         return x_BSD + gated(fed_BSD, gate2), (modulations, before, mixed, between, fed)
 
     def input_gradient(self, g_BSD: Tensor, saved: Saved, angles: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """From the gradient of what the block gives to that of x."""
+        """From the gradient of the block's output to that of x."""
         (_, scale, gate, _, scale2, gate2), before, mixed, between, fed = saved
         g_fed_BSD = self.feed_forward.input_gradient(gated(g_BSD, gate2), fed)
         g_BSD = g_BSD + input_gradient(self.feed_forward_norm, gated(g_fed_BSD, scale2), between)
@@ -123,24 +121,24 @@ class EnergyBlock(nn.Module):
 
 
 class BlockFunctions(NamedTuple):
-    """What a block does, as functions of it: compiled or not."""
+    """The methods of a block as functions of it: compiled or not."""
 
     forward_saving: Callable[..., Any]
     input_gradient: Callable[..., Any]
-    observe: Callable[..., Any]
+    forward_observed: Callable[..., Any]
 
 
 def forward_block(block: Any, *inputs: Any) -> tuple[Tensor, Saved]:
-    if defines_gradient(type(block), "predict"):
+    if defines_gradient(type(block), "forward_prediction"):
         return block.forward_saving(*inputs)
-    return block.predict(*inputs), ()  # a block of somebody's own, which autograd differentiates
+    return block.forward_prediction(*inputs), ()  # a subclass without formulas: autograd differentiates it
 
 
-# Called on the block, so that a subclass's own methods and wrappers of modules (FSDP) are used.
+# Called on the block, so that the methods of a subclass and wrappers of modules (FSDP) are used.
 EAGER = BlockFunctions(
     forward_block,
     lambda block, *inputs: block.input_gradient(*inputs),
-    lambda block, *inputs: block.observe(*inputs),
+    lambda block, *inputs: block.forward_observed(*inputs),
 )
 
 
@@ -162,8 +160,8 @@ class EnergyTransformer(nn.Module):
                                                                  U: a matrix, zero at the start
 
     The first term of a residual energy is that of a Transformer++, whose logits are W h. With the entropy of the
-    prediction (see `models/descent.py`) it is the divergence from what that would predict, and the second term is what
-    the energy's own blocks have to add: nothing at the start of training.
+    prediction (see `models.spaces.Vocabulary`) it is the divergence from what that would predict, and the second term
+    is what the energy's own blocks have to add: nothing at the start of training.
     """
 
     rotations: Tensor
@@ -182,12 +180,12 @@ class EnergyTransformer(nn.Module):
         self.energy_norm = NORMS[shape.norm](shape.width) if self.residual else None
         named = shape.conditioning != "default"
         self.landscape = nn.Embedding(shape.landscapes, shape.width) if named else None
-        # One place for the time token, and one for the last prediction, which is a token ahead of its position.
+        # One position for the time token, and one for the last prediction, which is a token ahead.
         table = rotations(shape.context_length + 2, shape.width // shape.heads).float()
         self.register_buffer("rotations", table, persistent=False)
-        initialise(self, shape)
+        init_weights(self, shape)
         if self.prediction is not None:
-            # As large as what the blocks add to it: with less, bfloat16 rounds a prediction away.
+            # As large as what the blocks add to it: if smaller, bfloat16 would round a prediction away.
             nn.init.normal_(self.prediction.weight)
         if self.residual:
             nn.init.zeros_(self.head.weight)
@@ -202,15 +200,15 @@ class EnergyTransformer(nn.Module):
         """[V, D], what a distribution over the vocabulary is multiplied with."""
         return self.embedding.weight if self.prediction is None else self.prediction.weight.T
 
-    def spread(self, d_BSD: Tensor) -> Tensor:
-        """What a move of the embedding is over the vocabulary: d W^T, W the prediction's embedding. -> [B, S, V]"""
+    def to_vocabulary(self, d_BSD: Tensor) -> Tensor:
+        """d W^T, where W embeds predictions: a move of the embedding as one of logits. [B, S, D] -> [B, S, V]"""
         if self.prediction is None:
-            return product(d_BSD, self.embedding.weight)
+            return linear(d_BSD, self.embedding.weight)
         return self.prediction.input_gradient(d_BSD)
 
     @property
-    def tells_landscapes(self) -> bool:
-        """Whether the energy depends on the step index, so that each index has a context of its own."""
+    def has_landscapes(self) -> bool:
+        """Whether the energy depends on the step index, so that each index has its own context."""
         return self.landscape is not None
 
     @property
@@ -224,7 +222,7 @@ class EnergyTransformer(nn.Module):
         return self.landscape.weight[landscape]
 
     def context(self, tokens_BS: Tensor, landscape: int = 0) -> Context:
-        """Run the observed stream; the time token, where there is one, stands before all and is seen by all."""
+        """Run the observed stream. The time token, where there is one, comes first and is seen by all."""
         shape, length = self.shape, tokens_BS.shape[1]
         mask = None if shape.separator_id is None else document_mask(tokens_BS, shape.separator_id)
         if mask is None:
@@ -239,19 +237,21 @@ class EnergyTransformer(nn.Module):
         angles = self.rotations[: x_BSD.shape[1]]
         condition = self.condition(landscape)
         causal = shape.separator_id is None  # with the time token too: without a mask, attention skips what is ahead
-        hidden_BSD, observed = self.observe(x_BSD, condition, angles, None if causal else mask)
+        hidden_BSD, observed = self.forward_observed(x_BSD, condition, angles, None if causal else mask)
         seen = observed[shape.enter :]
         keys_values = [(F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1))) for keys, values in seen]
         sees = F.pad(sees, (0, 1), value=True)
         bias = torch.zeros(sees.shape, dtype=self.head.weight.dtype, device=sees.device)
-        ahead = self.rotations[1 + self.time_tokens :][:length]  # a prediction has the place of the token it stands for
+        angles_ahead = self.rotations[1 + self.time_tokens :][
+            :length
+        ]  # a prediction has the position of the token it stands for
         hidden_BSD = None if hidden_BSD is None else hidden_BSD[:, self.time_tokens :]
         return self.complete(
-            Context(keys_values, bias.masked_fill_(~sees, float("-inf")), condition, ahead), hidden_BSD
+            Context(keys_values, bias.masked_fill_(~sees, float("-inf")), condition, angles_ahead), hidden_BSD
         )
 
     def complete(self, context: Context, hidden_BSD: Tensor | None) -> Context:
-        """The context with what a residual energy reads of the observed stream's end."""
+        """The context with what a residual energy reads of the end of the observed stream."""
         if hidden_BSD is None:
             return context
         prior_BSD = self.norm(hidden_BSD)
@@ -261,27 +261,27 @@ class EnergyTransformer(nn.Module):
         assert self.landscape is not None
         return torch.cat([self.landscape.weight[landscape].expand(len(x_BSD), 1, -1), x_BSD], dim=1)
 
-    def observe(
+    def forward_observed(
         self,
         x_BSD: Tensor,
         condition: Tensor | None,
         angles: Tensor,
         mask: Tensor | None,
-        pasts: Sequence[Past] | None = None,
+        pasts: Sequence[CacheAppend] | None = None,
     ) -> tuple[Tensor | None, list[tuple[Tensor, Tensor]]]:
         """The stream where predictions enter, if the energy reads it, and keys and values of each layer, [B, H, S, K].
 
         With `pasts`, which append to a cache, they are those of all positions so far.
         """
         observed, hidden_BSD = [], None
-        earlier: Sequence[Past | None] = pasts or [None] * len(self.blocks)
+        earlier: Sequence[CacheAppend | None] = pasts or [None] * len(self.blocks)
         functions = EAGER if self.compiled is None or pasts or not torch.is_grad_enabled() else self.compiled
-        last = len(self.blocks) - 1  # of which only keys and values are computed: nobody reads its stream
+        last = len(self.blocks) - 1  # only its keys and values are computed: its stream is not read
         for number, (block, past) in enumerate(zip(self.blocks, earlier, strict=True)):
             if number == self.shape.enter and self.residual:
                 hidden_BSD = x_BSD
             if number < last:
-                x_BSD, keys, values = functions.observe(block, x_BSD, condition, angles, mask, past)
+                x_BSD, keys, values = functions.forward_observed(block, x_BSD, condition, angles, mask, past)
             else:
                 keys, values = block.keys_values(x_BSD, condition, angles)  # type: ignore[operator]
                 keys, values = (keys, values) if past is None else past(keys, values)
@@ -291,14 +291,14 @@ class EnergyTransformer(nn.Module):
     def energy(self, z_BSD: Tensor, context: Context) -> Tensor:
         """The energy of each position's prediction, given what was observed. [B, S, D] -> [B, S]
 
-        A subclass may define its own here; its gradient is then found by autograd, and the walk runs slower.
+        A subclass may define another one; autograd then differentiates it, and the walk is slower.
         """
         return self.forward_saving(z_BSD, context)[0]
 
     def forward_saving(
         self, z_BSD: Tensor, context: Context, functions: BlockFunctions = EAGER
     ) -> tuple[Tensor, Saved]:
-        """`energy`, and what its input gradient needs."""
+        """`energy`, and the tensors that its input gradient needs."""
         condition, angles, bias = context.condition, context.angles, context.bias
         u_BSD = z_BSD if context.hidden is None else z_BSD + context.hidden
         saved = []
@@ -330,37 +330,25 @@ class EnergyTransformer(nn.Module):
 
     @property
     def is_analytic(self) -> bool:
-        """Whether the energy's gradient is a formula of ours, and not one of an energy that was changed since."""
+        """Whether the gradient is a formula: no subclass changed the energy or a block without its formula."""
         blocks = {type(block) for block in self.blocks}
-        return defines_gradient(type(self), "energy") and all(defines_gradient(kind, "predict") for kind in blocks)
+        return defines_gradient(type(self), "energy") and all(
+            defines_gradient(kind, "forward_prediction") for kind in blocks
+        )
 
-    def energy_and_gradient(
-        self, z_BSD: Tensor, context: Context, create_graph: bool, compiled: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """The energy [B, S] and its gradient by the prediction [B, S, D], itself differentiable if asked."""
+    def energy_and_gradient(self, z_BSD: Tensor, context: Context, create_graph: bool) -> tuple[Tensor, Tensor]:
+        """The energy [B, S] and its gradient by the prediction [B, S, D], itself differentiable with create_graph."""
         if not self.is_analytic:
-            return self.autograd_gradient(z_BSD, context, create_graph)
-        functions = self.compiled if compiled and self.compiled is not None else EAGER
+            return autograd_gradient(self.energy, z_BSD, context, create_graph)
+        functions = self.compiled if torch.is_grad_enabled() and self.compiled is not None else EAGER
         with torch.set_grad_enabled(create_graph):
             energy_BS, saved = self.forward_saving(z_BSD, context, functions)
             ones_BS1 = torch.ones_like(energy_BS, requires_grad=False)[..., None]
             return energy_BS, self.input_gradient(ones_BS1, saved, context, functions)
 
-    def autograd_gradient(self, z_BSD: Tensor, context: Context, create_graph: bool) -> tuple[Tensor, Tensor]:
-        """`energy_and_gradient` of any energy that autograd can differentiate."""
-        with torch.inference_mode(False), torch.enable_grad():
-            z_BSD, context = tree_map(outside_inference, (z_BSD, context))
-            z_BSD = z_BSD if create_graph and z_BSD.requires_grad else z_BSD.detach().requires_grad_()
-            energy_BS = self.energy(z_BSD, context)
-            (gradient_BSD,) = torch.autograd.grad(energy_BS.sum(), z_BSD, create_graph=create_graph)
-        return (energy_BS, gradient_BSD) if create_graph else (energy_BS.detach(), gradient_BSD)
-
     def compile_blocks(self) -> None:
-        """Compile what a block does, once for all layers and steps; what training differentiates runs compiled."""
-        functions = (EnergyBlock.forward_saving, EnergyBlock.input_gradient, EnergyBlock.observe)
-        self.compiled = BlockFunctions(*(torch.compile(way, dynamic=False, fullgraph=True) for way in functions))
-
-
-def outside_inference(value: Any) -> Any:
-    """A copy that autograd may save, of a tensor that was made in inference mode."""
-    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
+        """Compile the methods of a block, once for all layers and steps; they are used where grad mode is on."""
+        functions = (EnergyBlock.forward_saving, EnergyBlock.input_gradient, EnergyBlock.forward_observed)
+        self.compiled = BlockFunctions(
+            *(torch.compile(function, dynamic=False, fullgraph=True) for function in functions)
+        )

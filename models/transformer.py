@@ -9,15 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from models.layers.attention import Past, SelfAttention
-from models.layers.documents import document_mask
+from models.layers.attention import CacheAppend, SelfAttention, document_mask
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import RMSNorm
 from models.layers.rope import rotations
 
 
 @dataclass(frozen=True)
-class Shape:
+class TransformerShape:
     """The numbers that fix a transformer's parameters and how they start."""
 
     vocab_size: int
@@ -35,14 +34,14 @@ class Shape:
 class Block(nn.Module):
     """Attention, then feed-forward, each added to the stream. [B, S, D] -> [B, S, D]"""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: TransformerShape) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(shape.width)
         self.attention = SelfAttention(shape.width, shape.heads)
         self.feed_forward_norm = RMSNorm(shape.width)
         self.feed_forward = FeedForward(shape.width, shape.hidden)
 
-    def forward(self, x_BSD: Tensor, rotations: Tensor, mask: Tensor | None, past: Past | None = None) -> Tensor:
+    def forward(self, x_BSD: Tensor, rotations: Tensor, mask: Tensor | None, past: CacheAppend | None = None) -> Tensor:
         x_BSD = x_BSD + self.attention(self.attention_norm(x_BSD), rotations, mask, past)
         return x_BSD + self.feed_forward(self.feed_forward_norm(x_BSD))
 
@@ -52,7 +51,7 @@ class Transformer(nn.Module):
 
     rotations: Tensor
 
-    def __init__(self, shape: Shape, gradient_checkpointing: bool = False) -> None:
+    def __init__(self, shape: TransformerShape, gradient_checkpointing: bool = False) -> None:
         super().__init__()
         self.shape = shape
         self.gradient_checkpointing = gradient_checkpointing
@@ -64,7 +63,7 @@ class Transformer(nn.Module):
             self.head.weight = self.embedding.weight
         table = rotations(shape.context_length, shape.width // shape.heads).float()
         self.register_buffer("rotations", table, persistent=False)
-        initialise(self, shape)
+        init_weights(self, shape)
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
         shape = self.shape
@@ -79,8 +78,8 @@ class Transformer(nn.Module):
         return self.head(self.norm(x_BSD))
 
 
-def initialise(model: nn.Module, shape: Shape) -> None:
-    """Xavier or He for linear layers; layers that write into the stream start smaller, as there are 2L of them."""
+def init_weights(model: nn.Module, shape: TransformerShape) -> None:
+    """Xavier or He for linear layers; the 2L layers that add to the residual stream start smaller."""
     into_stream = ("attention.output", "feed_forward.output")
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding):

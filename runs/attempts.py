@@ -1,24 +1,42 @@
-"""attempts.jsonl: who worked on a run, when, from which step to which, and why it ended.
+"""attempts.jsonl: which process worked on a run, when, from which step to which, and why it ended.
 
-A few rows an attempt; together they tell of it, later ones completing or correcting earlier. Each is one write, so that
-a process killed at any point leaves whole rows.
+An attempt has a few rows, which are merged; later ones complete or correct earlier ones. Each row is one write, so a
+process killed at any point leaves whole rows.
+
+Causes: finished, time limit, preempted, requeued, node failure, out of memory, out of memory or killed, cancelled,
+diverged, stopped, stopped by hand, hung, crashed: HOW for machine trouble, error: WHAT, refused: SENTENCE for what a
+person can put right. Where nothing more is known: `interrupted: SIGNAL` if the state was saved, else `killed`.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from core.errors import UserError
 from core.files import append_row, read_rows
-from runs import causes
-from runs.processes import is_first_process
-from runs.signals import listener
+from runs.process import EXIT_RESUMABLE, signals
+from runs.ranks import is_first_process
+from runs.slurm import job_name, parse_duration, scontrol_show, slurm_job
 
 if TYPE_CHECKING:
     from runs.folder import RunFolder
+
+REFUSED = "refused: "
+KILLED = "out of memory or killed"  # the cause where the kernel or a person killed the process
+CAUSE_OF_JOB_STATE = {
+    "CANCELLED": "cancelled",
+    "TIMEOUT": "time limit",
+    "PREEMPTED": "preempted",
+    "NODE_FAIL": "node failure",
+    "OUT_OF_MEMORY": "out of memory",
+}
+# What srun and the step's daemon print about a process that the kernel killed for its memory.
+OUT_OF_MEMORY = re.compile(rb"oom.?kill|Out Of Memory", re.IGNORECASE)
 
 
 class Attempt:
@@ -27,7 +45,7 @@ class Attempt:
     def __init__(self, folder: RunFolder, first_step: int) -> None:
         self.folder = folder
         self.first_step = first_step
-        self.earlier = merged(read_rows(folder.attempts))
+        self.earlier = merge_attempts(read_rows(folder.attempts))
         self.number = 1 + sum("start" in row for row in self.earlier)
         self.row: dict[str, Any] = {"attempt": self.number, "first_step": first_step}
         self.ended = False
@@ -36,14 +54,14 @@ class Attempt:
         last = self.earlier[-1] if self.earlier else {}
         if isinstance(last.get("last_step"), int) and last.get("cause") != "finished":
             lost = max(0, last["last_step"] - self.first_step)
-            if lost != last.get("steps_lost"):  # the checkpoint to go on from was not the newest
+            if lost != last.get("steps_lost"):  # it resumes from a checkpoint that is not the newest
                 append_row(self.folder.attempts, {"attempt": last["attempt"], "steps_lost": lost})
         self.row |= {"start": stamp(time.time()), "host": platform.node(), "pid": os.getpid(), **slurm_job()}
         append_row(self.folder.attempts, self.row)
-        listener.tell = self.note_signal
+        signals.tell = self.record_signal
 
-    def note_signal(self, name: str) -> None:
-        """One that is killed before it has saved its state was at least told so."""
+    def record_signal(self, name: str) -> None:
+        """So that an attempt which is killed before it has saved its state shows the signal."""
         with suppress(OSError):
             append_row(self.folder.attempts, {"attempt": self.number, "signal": name, "told": stamp(time.time())})
 
@@ -52,30 +70,74 @@ class Attempt:
         if not is_first_process() or self.ended:
             return
         self.ended = True
-        listener.tell = None
-        self.folder.note_end(self.number, self.folder.seen_step(self.row) if step is None else step, cause, time.time())
-        if cause.startswith("interrupted") and (job := causes.job_name(slurm_job())):
-            # Written first, asked after: Slurm may not leave the time to wait for its answer.
-            why = causes.by_slurm(causes.ask_slurm("job", job), int(slurm_job().get("restart", 0)))
+        signals.tell = None
+        last_step = self.folder.last_seen_step(self.row) if step is None else step
+        self.folder.record_end(self.number, last_step, cause, time.time())
+        if cause.startswith("interrupted") and (job := job_name(slurm_job())):
+            # Slurm is asked after the row is written, since it may not leave the time to wait for its answer.
+            why = cause_by_slurm(scontrol_show("job", job), int(slurm_job().get("restart", 0)))
             if why:
                 append_row(self.folder.attempts, {"attempt": self.number, "cause": why})
 
 
-def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One dictionary an attempt, in their order."""
-    found: dict[int, dict[str, Any]] = {}
+def merge_attempts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One dictionary for each attempt, in order."""
+    attempts: dict[int, dict[str, Any]] = {}
     for row in rows:
         if isinstance(row.get("attempt"), int):
-            found.setdefault(row["attempt"], {}).update(row)
-    return [found[number] for number in sorted(found)]
-
-
-def slurm_job() -> dict[str, Any]:
-    """The job that this process belongs to: its id, how often it was queued again, and its nodes."""
-    names = {"job": "SLURM_JOB_ID", "array_job": "SLURM_ARRAY_JOB_ID", "array_task": "SLURM_ARRAY_TASK_ID"}
-    names |= {"restart": "SLURM_RESTART_COUNT", "nodes": "SLURM_JOB_NODELIST", "cluster": "SLURM_CLUSTER_NAME"}
-    return {key: os.environ[name] for key, name in names.items() if name in os.environ}
+            attempts.setdefault(row["attempt"], {}).update(row)
+    return [attempts[number] for number in sorted(attempts)]
 
 
 def stamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
+
+
+def cause_by_slurm(fields: dict[str, str], restart: int) -> str | None:
+    """Why Slurm ends this start (its `restart`-th) of a job, or ended it; None where it does not say.
+
+    A job that is preempted without a grace time cannot be signal from one that a person requeued.
+    """
+    state, preempted, restarts = (fields.get(name, "") for name in ("JobState", "PreemptTime", "Restarts"))
+    if preempted[:1].isdigit() and preempted >= fields.get("StartTime", "9"):  # and not in an earlier attempt
+        return "preempted"
+    if restarts.isdecimal() and int(restarts) > restart:
+        return "requeued"
+    if state == "COMPLETING":  # it was told to end and has not ended yet
+        late = parse_duration(fields.get("RunTime", "0")) >= parse_duration(fields.get("TimeLimit", ""))
+        return "time limit" if late else "cancelled"
+    return CAUSE_OF_JOB_STATE.get(state)
+
+
+def cause_of_killed(attempt: dict[str, Any], now: dict[str, Any]) -> str:
+    """The cause of an attempt that could not record its end. now: the job of the process that found it."""
+    signal = attempt.get("signal")
+    before = attempt.get("restart") or 0
+    if signal in ("SIGUSR1", "SIGINT"):
+        return "time limit" if signal == "SIGUSR1" else "stopped by hand"
+    if job_name(attempt) is not None and job_name(attempt) == job_name(now):
+        if int(now.get("restart") or 0) > int(before):
+            return "requeued" if signal else "node failure"
+    elif (name := job_name(attempt)) and (cause := cause_by_slurm(scontrol_show("job", name), int(before))):
+        return cause
+    return f"interrupted: {signal}" if signal else "killed"
+
+
+def is_resumable(status: int, cause: str) -> bool:
+    """Whether a run that ended so is worth another start. 138 and 143: a signal came before Python listened."""
+    return status in (EXIT_RESUMABLE, 138, 143) or cause == "hung" or cause.startswith("crashed")
+
+
+def cause_of_error(error: BaseException) -> str:
+    """Why an attempt ended that raised this."""
+    if isinstance(own := getattr(error, "cause", None), str):
+        return own
+    if loader := re.search(r"DataLoader worker \(pid\S* ?\d+\) is killed by signal: ([\w ]+)", str(error)):
+        how = KILLED if loader[1] == "Killed" else f"crashed: {loader[1].lower()}"
+        return f"{how}: a process of the data loader"
+    short = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if short or "can't allocate memory" in str(error):  # torch's words where the CPU's memory ends
+        return "out of memory"
+    return (
+        f"{REFUSED}{' '.join(str(error).split())}" if isinstance(error, UserError) else f"error: {type(error).__name__}"
+    )

@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.commands import CommandParser
-from core.text import shown
-from runs.index import Record
-from runs.reading import Run
-from runs.show import record_of
-from runs.summary import NOT_COMPARED, differences, duration, figure
+from core.text import format_value
+from runs.index import IndexedRun
+from runs.run import Run
+from runs.summary import NOT_COMPARED, differences, duration, figure, record_of
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
-PATIENCE = 20  # seconds that git may take
+TIMEOUT_SECONDS = 20  # that git may take
 LARGEST = 2_000_000  # bytes of a file whose lines are compared
-RESULTS = ("step", "tokens", "flops", "seconds")
 
 
 class CodeDiff(NamedTuple):
@@ -41,7 +39,7 @@ def diff(argv: list[str]) -> int:
     logs = Path(options.logs_dir)
     (a, _), (b, _) = record_of(logs, options.a), record_of(logs, options.b)
     code = code_diff(a.run, b.run)
-    print(f"A  {shown(a.run_id)}: {a.state}\nB  {shown(b.run_id)}: {b.state}\n")
+    print(f"A  {format_value(a.run_id)}: {a.state}\nB  {format_value(b.run_id)}: {b.state}\n")
     for title, rows in (
         ("Settings", setting_rows(a, b)),
         ("Results", result_rows(a, b)),
@@ -51,12 +49,12 @@ def diff(argv: list[str]) -> int:
         print_rows(title, rows)
     print("Code")
     changed = [f"{name}  +{added} -{removed}" for name, added, removed in files_of(code.text)]
-    for line in [*code.notes, *map(shown, changed)]:
+    for line in [*code.notes, *map(format_value, changed)]:
         print(f"  {line}")
     if options.code and code.text:
         print()
         for line in code.text.split("\n"):
-            print(shown(line.replace("\t", "    ")) if line else "")
+            print(format_value(line.replace("\t", "    ")) if line else "")
     elif changed:
         print("  --code shows the lines.")
     return 0
@@ -74,37 +72,38 @@ def print_rows(title: str, rows: dict[str, tuple[str, str]]) -> None:
     print()
 
 
-def setting_rows(a: Record, b: Record) -> dict[str, tuple[str, str]]:
-    """Those of the data have a part of their own."""
+def setting_rows(a: IndexedRun, b: IndexedRun) -> dict[str, tuple[str, str]]:
+    """All but the settings of the data, which data_rows has."""
     data = {name for record in (a, b) for name in record.config.get("data", {})}
-    found = differences(a.settings, b.settings).items()
-    return {shown(name): pair(a, b, name, values) for name, values in found if name not in data}
+    changed = differences(a.settings, b.settings).items()
+    return {format_value(name): pair(a, b, name, values) for name, values in changed if name not in data}
 
 
-def data_rows(a: Record, b: Record) -> dict[str, tuple[str, str]]:
-    found = differences(a.config.get("data", {}), b.config.get("data", {})).items()
-    rows = {shown(name): pair(a, b, name, values) for name, values in found}
+def data_rows(a: IndexedRun, b: IndexedRun) -> dict[str, tuple[str, str]]:
+    changed = differences(a.config.get("data", {}), b.config.get("data", {})).items()
+    rows = {format_value(name): pair(a, b, name, values) for name, values in changed}
     sizes = a.last.get("valid_targets"), b.last.get("valid_targets")
     if None not in sizes and sizes[0] != sizes[1]:
-        rows["tokens of a validation"] = figure(sizes[0]), figure(sizes[1])
+        rows[f"{a.task.unit} of a validation"] = figure(sizes[0]), figure(sizes[1])
     return rows
 
 
-def pair(a: Record, b: Record, name: str, values: tuple[Any, Any]) -> tuple[str, str]:
+def pair(a: IndexedRun, b: IndexedRun, name: str, values: tuple[Any, Any]) -> tuple[str, str]:
     """Both values; a version that did not have the setting has no value of it."""
     one, other = (
-        shown(value) if name in record.settings else "(not there)" for record, value in zip((a, b), values, strict=True)
+        format_value(value) if name in record.settings else "(not there)"
+        for record, value in zip((a, b), values, strict=True)
     )
     return one, other
 
 
-def result_rows(a: Record, b: Record) -> dict[str, tuple[str, str]]:
+def result_rows(a: IndexedRun, b: IndexedRun) -> dict[str, tuple[str, str]]:
     """How far they came, and the best of what both measured; equal numbers too, since they are asked for."""
     rows = {}
-    for name in RESULTS:
+    for name in dict.fromkeys(("step", a.task.unit, b.task.unit, "flops", "seconds")):
         if name in a.last or name in b.last:
-            told = duration if name == "seconds" else figure
-            one, other = (told(record.last[name]) if name in record.last else "" for record in (a, b))
+            text = duration if name == "seconds" else figure
+            one, other = (text(record.last[name]) if name in record.last else "" for record in (a, b))
             rows["time" if name == "seconds" else name] = one, other
     for name in a.best:
         if name in b.best and name.startswith(("train_", "valid_", "test_")) and not name.endswith("_targets"):
@@ -116,11 +115,11 @@ def environment_rows(a: Run, b: Run) -> dict[str, tuple[str, str]]:
     """Python, machine and packages that differ."""
     flat = []
     for run in (a, b):
-        found = run.read("environment.json")
-        packages = found.pop("packages", None)
-        flat.append(found | (packages if isinstance(packages, dict) else {}))
+        environment = run.read("environment.json")
+        packages = environment.pop("packages", None)
+        flat.append(environment | (packages if isinstance(packages, dict) else {}))
     return {
-        shown(name): (shown(flat[0].get(name, "?")), shown(flat[1].get(name, "?")))
+        format_value(name): (format_value(flat[0].get(name, "?")), format_value(flat[1].get(name, "?")))
         for name in dict.fromkeys([*flat[0], *flat[1]])
         if flat[0].get(name, "?") != flat[1].get(name, "?") and name not in NOT_COMPARED
     }
@@ -158,7 +157,7 @@ def commit_diff(a: str, b: str) -> tuple[list[str], str]:
         return [f"Both are of commit {a[:10]}."], ""
     try:
         words = ["git", "diff", "--no-color", "--no-ext-diff", a, b, "--"]
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=PATIENCE)
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return [f"Commit {a[:10]} against {b[:10]}; git cannot compare them here."], ""
     if done.returncode:
@@ -186,11 +185,11 @@ def snapshot_diff(a: Path, b: Path) -> Iterator[str]:
 
 
 def files_under(folder: Path) -> list[str]:
-    found = []
+    files = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
-        found += [os.path.relpath(os.path.join(place, name), folder) for name in names]
-    return found
+        files += [os.path.relpath(os.path.join(place, name), folder) for name in names]
+    return files
 
 
 def unified(a: str, b: str, name_a: str, name_b: str) -> Iterator[str]:
@@ -200,13 +199,13 @@ def unified(a: str, b: str, name_a: str, name_b: str) -> Iterator[str]:
 
 def files_of(text: str) -> list[tuple[str, int, int]]:
     """(file, lines added, lines removed) of a unified diff."""
-    found: list[tuple[str, int, int]] = []
+    files: list[tuple[str, int, int]] = []
     lines = text.split("\n")
     for line, after in zip(lines, [*lines[1:], ""], strict=True):
         if line.startswith("--- ") and after.startswith("+++ "):
             name = (line if after.startswith("+++ /dev/null") else after)[4:]
-            found.append((re.sub(r"^[ab]/", "", name), -1, 0))  # the next line, +++, is no line of the file
-        elif found and line[:1] in ("+", "-"):
-            name, added, removed = found[-1]
-            found[-1] = (name, added + (line[0] == "+"), removed + (line[0] == "-"))
-    return found
+            files.append((re.sub(r"^[ab]/", "", name), -1, 0))  # the next line, +++, is no line of the file
+        elif files and line[:1] in ("+", "-"):
+            name, added, removed = files[-1]
+            files[-1] = (name, added + (line[0] == "+"), removed + (line[0] == "-"))
+    return files

@@ -22,13 +22,15 @@ from typing import Any
 
 from config import RunConfig
 from config.record import to_dict
+from core.environment import JOB_RUN_DIR, LINEAGE, RUN_DIR
 from core.errors import UserError
 from core.files import append_row, read_rows, write_json, write_text
-from runs import causes
-from runs.attempts import Attempt, merged, slurm_job, stamp
+from runs.attempts import Attempt, cause_of_error, cause_of_killed, merge_attempts, stamp
 from runs.lock import Lock
-from runs.processes import JOB_RUN_DIR, is_first_process, process_rank
-from runs.signals import GOES_ON, listener
+from runs.metrics import LANGUAGE
+from runs.process import EXIT_RESUMABLE, signals
+from runs.ranks import is_first_process, process_rank
+from runs.slurm import slurm_job
 
 PACKAGES = (
     "torch",
@@ -43,9 +45,7 @@ PACKAGES = (
 )
 
 LAST, LAST_OR_NEW = "last", "last_or_new"  # of --resume_training_ckpt
-RUN_DIR = "EBT_RUN_DIR"  # tells the other processes of a run which folder is theirs
 # JSON for lineage.json: {"parent": run id, "how": rerun, resubmit or sweep, "changes": {flag: value}}
-LINEAGE = "EBT_LINEAGE"
 
 
 class RunError(UserError):
@@ -76,7 +76,7 @@ class RunFolder:
             return cls.open(Path(shared))
         folder = cls.open(Path(prepared)) if prepared else cls.resumed(config) or cls.create(config)
         folder.lock()
-        folder.close_killed()
+        folder.record_killed()
         os.environ[RUN_DIR] = str(folder.path.absolute())
         return folder
 
@@ -111,15 +111,17 @@ class RunFolder:
 
     @classmethod
     def resumed(cls, config: RunConfig) -> RunFolder | None:
-        """The folder that --resume_training_ckpt goes on in, if it names one."""
-        wanted = config.checkpoint.resume_training_ckpt
-        if wanted is None:
+        """The folder that --resume_training_ckpt resumes in, if it names one."""
+        checkpoint = config.checkpoint.resume_training_ckpt
+        if checkpoint is None:
             return None
-        if wanted in (LAST, LAST_OR_NEW):
-            return cls.newest(config.logging.logs_dir, config.run.run_name, may_begin=wanted == LAST_OR_NEW)
-        if not Path(wanted).is_file():
-            raise RunError(f"--resume_training_ckpt is {wanted!r}: there is no such file; give a .ckpt file, or last.")
-        folder = Path(wanted).resolve().parent.parent
+        if checkpoint in (LAST, LAST_OR_NEW):
+            return cls.newest(config.logging.logs_dir, config.run.run_name, may_begin=checkpoint == LAST_OR_NEW)
+        if not Path(checkpoint).is_file():
+            raise RunError(
+                f"--resume_training_ckpt is {checkpoint!r}: there is no such file; give a .ckpt file, or last."
+            )
+        folder = Path(checkpoint).resolve().parent.parent
         return cls(folder) if (folder / "config.json").is_file() else None
 
     @classmethod
@@ -128,7 +130,7 @@ class RunFolder:
 
         may_begin: where there is none, it is no error.
         """
-        found = []
+        runs = []
         for file in Path(logs_dir).glob("runs/[!.]*/config.json"):
             try:
                 config = json.loads(file.read_bytes())
@@ -137,9 +139,9 @@ class RunFolder:
             except (OSError, ValueError, KeyError, TypeError):
                 continue
             if name == run_name and trained:
-                found.append((file.parent.name.rsplit("_", 2)[-2:], file.parent))
+                runs.append((file.parent.name.rsplit("_", 2)[-2:], file.parent))
         passed: list[str] = []
-        for _, path in sorted(found, reverse=True):
+        for _, path in sorted(runs, reverse=True):
             if any((path / "checkpoints").glob("step_*.ckpt")):
                 if passed:  # not on stdout, which a job script reads the folder from
                     print(f"passed over, without a checkpoint: {', '.join(passed)}", file=sys.stderr)
@@ -168,30 +170,30 @@ class RunFolder:
         """The step of the newest checkpoint, by its name; 0 where there is none."""
         return max((int(file.stem[len("step_") :]) for file in self.checkpoints.glob("step_*.ckpt")), default=0)
 
-    def close_killed(self, cause: str | None = None) -> None:
+    def record_killed(self, cause: str | None = None) -> None:
         """Write down the end of an attempt that could not do so itself, as far as its traces show it.
 
         The folder is locked, so whoever began it is dead. This comes before the metrics are cut back for a resume.
         cause: why it ended, where the caller knows.
         """
-        for row in merged(read_rows(self.attempts)):
+        for row in merge_attempts(read_rows(self.attempts)):
             if "start" in row and "end" not in row:
                 seen = max(file.stat().st_mtime for file in (self.attempts, self.metrics) if file.exists())
-                why = cause or causes.of_a_killed(row, slurm_job())
-                self.note_end(row["attempt"], self.seen_step(row), why, seen)
+                why = cause or cause_of_killed(row, slurm_job())
+                self.record_end(row["attempt"], self.last_seen_step(row), why, seen)
 
-    def seen_step(self, attempt: dict[str, Any]) -> int:
-        """The last step that an attempt shows traces of: in a checkpoint, a row of metrics or its sign of life."""
+    def last_seen_step(self, attempt: dict[str, Any]) -> int:
+        """The last step that an attempt shows traces of: in a checkpoint, a row of metrics or its heartbeat."""
         steps = [row.get("step") for row in read_rows(self.metrics)]
         try:
             alive = json.loads((self.path / "heartbeat.json").read_bytes())
             steps.append(alive["step"] if stamp(alive["time"]) >= attempt["start"] else 0)
         except (OSError, ValueError, KeyError, TypeError):
             pass  # it did not live long enough for one
-        known = [step for step in steps if isinstance(step, int)]
-        return max(attempt.get("first_step", 0), self.newest_step, *known)
+        numbers = [step for step in steps if isinstance(step, int)]
+        return max(attempt.get("first_step", 0), self.newest_step, *numbers)
 
-    def note_end(self, attempt: int, step: int, cause: str, when: float) -> None:
+    def record_end(self, attempt: int, step: int, cause: str, when: float) -> None:
         lost = 0 if cause == "finished" else max(0, step - self.newest_step)
         row = {"attempt": attempt, "end": stamp(when), "last_step": step, "steps_lost": lost, "cause": cause}
         append_row(self.attempts, row)
@@ -202,6 +204,8 @@ class RunFolder:
         attempt = Attempt(self, step)
         if is_first_process():
             write_json(self.path / "config.json", to_dict(config))
+            if not (self.path / "task.json").exists():  # a folder that a sweep or an older version made
+                write_json(self.path / "task.json", task_record_of(config))
             attempt.begin()
         try:
             yield attempt
@@ -209,11 +213,11 @@ class RunFolder:
             attempt.end(None, "stopped by hand")
             raise
         except SystemExit as leaving:
-            cause = listener.cause if leaving.code == GOES_ON else f"error: exit status {leaving.code}"
+            cause = signals.cause if leaving.code == EXIT_RESUMABLE else f"error: exit status {leaving.code}"
             attempt.end(max(step, self.newest_step), cause)
             raise
         except BaseException as error:
-            attempt.end(None, causes.of_error(error))
+            attempt.end(None, cause_of_error(error))
             raise
 
 
@@ -226,6 +230,7 @@ def new_run_id(run_name: str) -> str:
 def record(folder: Path, config: RunConfig) -> None:
     """Write the settings, the command, the code's state and the environment into `folder`."""
     write_json(folder / "config.json", to_dict(config))
+    write_json(folder / "task.json", task_record_of(config))
     write_text(folder / "command.txt", shlex.join([os.path.basename(sys.executable), *sys.argv]) + "\n")
     code, diff = code_state()
     write_json(folder / "code.json", code)
@@ -233,6 +238,11 @@ def record(folder: Path, config: RunConfig) -> None:
     write_json(folder / "environment.json", environment())
     if lineage := os.environ.get(LINEAGE):
         write_text(folder / "lineage.json", lineage + "\n")
+
+
+def task_record_of(config: RunConfig) -> dict[str, Any]:
+    """What task.json says of the task of this run."""
+    return LANGUAGE
 
 
 def run_of(code: Path) -> Path | None:

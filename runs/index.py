@@ -1,36 +1,158 @@
-"""All runs at a glance: what their folders say, kept in logs/index.sqlite so that ten thousand of them answer at once.
+"""All runs of a logs folder, cached in logs/index.sqlite so that ten thousand of them answer at once.
 
-The folders are the truth. A run whose files changed is read again, its metrics from where they were read to before; a
-database that is missing, damaged, locked or not ours to write costs time and a line, nothing else.
+The folders are the truth. A run whose files changed is read again, its metrics from where they were read to before. A
+database that is missing, damaged, locked or not writable costs time and a line, nothing else; it may be deleted.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from runs.comparing import rehearsal_of
-from runs.database import Database, Row
-from runs.expressions import Expression
-from runs.measured import Measured, measure
-from runs.reading import Run, number, run_names
+from core.progress import progress
+from runs.compare import rehearsal_of
+from runs.lock import lack_of_locks
+from runs.metrics import LANGUAGE_TASK, MetricSummary, TaskRecord, number_or, summarise_metrics, task_from_text
+from runs.query import Expression
+from runs.run import Run, run_names
 
 FILE = "index.sqlite"
 TOGETHER = 500  # runs that are written at once
 SETTLED = 2.0  # seconds: a second change within the resolution of a file system's clock would not be seen
-SLOW = 1.0  # seconds of reading after which a person is told how far it is
+SLOW = 1.0  # seconds of reading after which progress is printed
 # Files that grow, or are edited in place. All others are replaced or added, which changes the folder itself.
-WATCHED = ("", "/config.json", "/attempts.jsonl", "/metrics.jsonl", "/journal.jsonl", "/tags.json")
+WATCHED = (
+    *("", "/config.json", "/attempts.jsonl", "/metrics.jsonl", "/journal.jsonl", "/tags.json", "/alarms.jsonl"),
+    *("/samples.jsonl", "/console.log"),
+)
 MISSING = object()
 Each = TypeVar("Each")
+VERSION = 3  # of the tables and of what stands in them; another one is made again
+TIMEOUT_SECONDS = 3.0  # to wait for another process that writes
+# Errors SQLITE_X… by which the file is whole, but somebody has it, or it is out of reach.
+TRANSIENT_ERRORS = ("BUSY", "LOCKED", "READONLY", "CANTOPEN", "IOERR", "PERM", "FULL", "PROTOCOL")
+TABLES = """
+CREATE TABLE runs (folder BLOB PRIMARY KEY, stamps TEXT, facts TEXT, groups TEXT, task TEXT, read TEXT, last TEXT,
+                   best TEXT, page TEXT);
+CREATE TABLE texts (id TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID;
+"""
+
+
+class Row(NamedTuple):
+    """One run. stamps: by which a change is seen. groups, task: ids of texts that many runs share: its groups of
+    settings and its task.json ("" where it has none). page: what the pages keep of it, see runs/pages/site.py.
+
+    The others are JSON; read, last and best are what was measured, parted so that each is parsed when needed.
+    """
+
+    stamps: str
+    facts: str
+    groups: str
+    task: str
+    read: str
+    last: str
+    best: str
+    page: str = ""
+
+
+class Database:
+    """logs/index.sqlite, as far as it can be used; whatever is wrong with it is printed once and costs only time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.texts: dict[str, str] = {}  # to be written
+        self.connection: sqlite3.Connection | None = None
+        self.has_warned = False
+
+    def read(self) -> tuple[dict[str, Row], dict[str, str]]:
+        """All rows by run, and the texts by id; nothing where there is nothing to be read."""
+        if not (self.path.parent / "runs").is_dir():  # no folder of runs, so no place for a file of ours
+            return {}, {}
+        if problem := lack_of_locks(self.path.parent):  # SQLite would wait for one until its patience ends
+            self.give_up(problem)
+            return {}, {}
+        try:
+            return self.open_and_read()
+        except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+            if getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_").startswith(TRANSIENT_ERRORS):
+                self.give_up(error)
+                return {}, {}
+            self.close()
+            try:
+                self.path.unlink()
+                print(f"{self.path} was damaged: it is made again from the folders.", file=sys.stderr)
+                return self.open_and_read()
+            except (OSError, sqlite3.Error) as error:
+                self.give_up(error)
+        return {}, {}
+
+    def open(self) -> sqlite3.Connection:
+        self.connection = sqlite3.connect(self.path, timeout=TIMEOUT_SECONDS)
+        # No write-ahead log: its shared memory does not work between machines on a network file system.
+        self.connection.execute("PRAGMA synchronous = NORMAL")
+        if self.connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+            self.connection.executescript(
+                f"BEGIN; DROP TABLE IF EXISTS runs; DROP TABLE IF EXISTS groups; DROP TABLE IF EXISTS texts; {TABLES}"
+                f"PRAGMA user_version = {VERSION}; COMMIT;"
+            )
+        return self.connection
+
+    def open_and_read(self) -> tuple[dict[str, Row], dict[str, str]]:
+        with self.open() as connection:  # one view of both tables, while others write
+            connection.execute("BEGIN")
+            texts = dict(connection.execute("SELECT id, text FROM texts"))
+            rows = connection.execute(f"SELECT folder, {', '.join(Row._fields)} FROM runs")
+            return {os.fsdecode(folder): Row(*row) for folder, *row in rows}, texts
+
+    def write(self, rows: dict[str, Row], gone: Iterable[str] = ()) -> None:
+        if self.connection is None:
+            return
+        try:
+            with self.connection:
+                self.connection.executemany("INSERT OR IGNORE INTO texts VALUES (?, ?)", self.texts.items())
+                self.connection.executemany(
+                    "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    ((os.fsencode(name), *row) for name, row in rows.items()),
+                )
+                self.connection.executemany(
+                    "DELETE FROM runs WHERE folder = ?", ((os.fsencode(name),) for name in gone)
+                )
+            self.texts.clear()
+        except sqlite3.Error as error:
+            self.give_up(error)
+
+    def write_pages(self, pages: dict[str, str]) -> None:
+        """What the pages keep of runs, {run: page}."""
+        if self.connection is None:
+            return
+        try:
+            with self.connection:
+                self.connection.executemany(
+                    "UPDATE runs SET page = ? WHERE folder = ?",
+                    ((page, os.fsencode(name)) for name, page in pages.items()),
+                )
+        except sqlite3.Error as error:
+            self.give_up(error)
+
+    def give_up(self, error: Exception) -> None:
+        self.close()
+        if not self.has_warned:
+            print(f"{self.path} cannot be used ({error}): reading the folders instead.", file=sys.stderr)
+        self.has_warned = True
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+        self.connection = None
 
 
 class Groups(dict[str, tuple[str, dict[str, Any]]]):
@@ -38,7 +160,7 @@ class Groups(dict[str, tuple[str, dict[str, Any]]]):
 
     def __init__(self, texts: dict[str, str]) -> None:
         self.texts = texts
-        self.found: dict[str, dict[str, Any]] = {}  # {field: {id: value}}
+        self.values_of: dict[str, dict[str, Any]] = {}  # {field: {id: value}}
 
     def __missing__(self, key: str) -> tuple[str, dict[str, Any]]:
         name, flags = json.loads(self.texts[key])
@@ -47,22 +169,23 @@ class Groups(dict[str, tuple[str, dict[str, Any]]]):
 
     def value(self, keys: list[str], field: str) -> Any:
         """A setting of the run that has these groups, or MISSING; groups without it are not even parsed."""
-        found = self.found.setdefault(field, {})
+        values = self.values_of.setdefault(field, {})
         for key in keys:
-            if key not in found:
+            if key not in values:
                 there = json.dumps(field) in self.texts[key]
-                found[key] = self[key][1].get(field, MISSING) if there else MISSING
-            if (value := found[key]) is not MISSING:
+                values[key] = self[key][1].get(field, MISSING) if there else MISSING
+            if (value := values[key]) is not MISSING:
                 return value
         return MISSING
 
 
-class Record:
-    """One run as far as it is known, parsed from its row when asked for.
+class IndexedRun:
+    """One run as the index has it, parsed lazily from its row.
 
-    facts: name, state (None where time and the lock decide), began, attempts, tags, archived, parent, note, problems.
-    groups: the settings, a group at a time; not to be changed, since runs share them. last: the last value of every
-    metric. best: {metric: [its best value, at which step]} of those of which a low or a high value is better.
+    facts: name, state (None where time and the lock decide), cause, began, attempts, job, tags, archived, parent, note,
+    notes, alarms, problems. stamps: of its files when it was loaded. groups: the settings, a group at a time; not to be
+    changed, since runs share them. last: the last value of every metric. best: {metric: [its best value, its step]} of
+    those of which a low or a high value is better.
     """
 
     facts: dict[str, Any]
@@ -70,23 +193,24 @@ class Record:
     last: dict[str, float]
     best: dict[str, tuple[float, int | None]]
 
-    def __init__(self, runs: str, run_id: str, row: Row, known: Groups) -> None:
+    def __init__(self, runs: str, run_id: str, row: Row, stamps: str, shared: Groups) -> None:
         self.runs = runs
         self.run_id = run_id
         self.row = row
-        self.known = known
+        self.stamps = stamps
+        self.shared = shared
 
     def __getattr__(self, name: str) -> Any:
         """Called once for each of them, and so faster over ten thousand runs than a cached_property."""
         if name == "groups":
-            known = self.known
-            self.groups = [known[key] for key in self.row.groups.split()]
+            shared = self.shared
+            self.groups = [shared[key] for key in self.row.groups.split()]
             return self.groups
         if name not in ("facts", "last", "best"):
             raise AttributeError(name)
-        found = json.loads(getattr(self.row, name))
-        setattr(self, name, found)
-        return found
+        value = json.loads(getattr(self.row, name))
+        setattr(self, name, value)
+        return value
 
     @property
     def path(self) -> Path:
@@ -101,6 +225,10 @@ class Record:
     def settings(self) -> dict[str, Any]:
         """{flag: value}"""
         return {name: value for _, flags in self.groups for name, value in flags.items()}
+
+    @property
+    def task(self) -> TaskRecord:
+        return task_from_text(self.shared.texts[self.row.task]) if self.row.task else LANGUAGE_TASK
 
     @cached_property
     def run(self) -> Run:
@@ -130,11 +258,11 @@ class Record:
             return FIELDS[field](self)
         if field.startswith("best."):
             return self.best.get(field[len("best.") :], (None, None))[0]
-        setting = self.known.value(self.row.groups.split(), field)
+        setting = self.shared.value(self.row.groups.split(), field)
         return self.last.get(field) if setting is MISSING else setting
 
 
-FIELDS: dict[str, Callable[[Record], Any]] = {
+FIELDS: dict[str, Callable[[IndexedRun], Any]] = {
     "id": lambda record: record.run_id,
     "name": lambda record: record.name,
     "state": lambda record: record.state,
@@ -156,7 +284,7 @@ def clock(seconds: float) -> str:
         return "?"
 
 
-def chosen(records: Iterable[Record], where: Expression | None, archived: bool = False) -> list[Record]:
+def select_runs(records: Iterable[IndexedRun], where: Expression | None, archived: bool = False) -> list[IndexedRun]:
     """The runs that fit; those put out of sight only if asked for."""
     return [
         record
@@ -165,119 +293,140 @@ def chosen(records: Iterable[Record], where: Expression | None, archived: bool =
     ]
 
 
-def load(logs: Path) -> list[Record]:
-    """Every run of a logs folder, the newest first, by an index that is brought up to date."""
+def load(logs: Path, memory: tuple[dict[str, Row], dict[str, str]] | None = None) -> list[IndexedRun]:
+    """Every run of a logs folder, the newest first, by an index that is brought up to date.
+
+    memory: rows and texts of the last time, for a process that looks again and again where the file cannot be used.
+    """
     names = run_names(logs)
     with closing(Database(logs / FILE)) as database:
         rows, texts = database.read()
+        if database.connection is None and memory is not None:
+            rows, texts = memory
+        stamps = {name: stamps_of(f"{logs}/runs/{name}", rows[name].stamps if name in rows else "") for name in names}
+        stale = [name for name in names if name not in rows or rows[name].stamps != stamps[name]]
         fresh: dict[str, Row] = {}
-        for name, marks in counted(stale(logs, names, rows), f"reading {logs}"):
-            row, groups = read(logs / "runs" / name, marks if is_settled(marks) else "", rows.get(name))
-            rows[name] = fresh[name] = row
-            texts |= groups
-            database.groups |= groups
+        for name in with_progress(stale, f"reading {logs}"):
+            settled = stamps[name] if is_settled(stamps[name]) else ""
+            rows[name], own = read(logs / "runs" / name, settled, rows.get(name))
+            fresh[name] = rows[name]
+            texts |= own
+            database.texts |= own
             if len(fresh) == TOGETHER:
                 database.write(fresh)
                 fresh.clear()
         gone = rows.keys() - set(names)
         if fresh or gone:
             database.write(fresh, gone)
-    known = Groups(texts)
-    return [Record(f"{logs}/runs", name, rows[name], known) for name in names]
+        for name in gone:
+            del rows[name]
+    groups = Groups(texts)
+    return [IndexedRun(f"{logs}/runs", name, rows[name], stamps[name], groups) for name in names]
 
 
-def stale(logs: Path, names: list[str], rows: dict[str, Row]) -> list[tuple[str, str]]:
-    """The runs whose files changed since they were read, with their marks now."""
-    found = []
-    for name in names:
-        before = rows[name].marks if name in rows else ""
-        marks = marks_of(f"{logs}/runs/{name}", before)
-        if marks != before:
-            found.append((name, marks))
-    return found
+def save_pages(logs: Path, pages: dict[str, str]) -> None:
+    """Keep what the pages know of these runs for the next time; where that fails, they are written once more."""
+    if not pages or lack_of_locks(logs):
+        return
+    with closing(Database(logs / FILE)) as database, suppress(sqlite3.Error):
+        database.open()
+        database.write_pages(pages)
 
 
-def marks_of(folder: str, before: str) -> str:
+def stamps_of(folder: str, before: str) -> str:
     """Times and sizes by which a change is seen; a file that was not in a folder which did not change is not there."""
-    known = before.split(" ") if before else []
-    marks: list[str] = []
+    earlier = before.split(" ") if before else []
+    stamps: list[str] = []
     for place, name in enumerate(WATCHED):
-        if known and not known[place] and marks and marks[0] == known[0]:
-            marks.append("")
+        if earlier and not earlier[place] and stamps and stamps[0] == earlier[0]:
+            stamps.append("")
             continue
         try:
-            found = os.stat(folder + name)
-            marks.append(f"{found.st_mtime_ns}:{found.st_size}")
+            status = os.stat(folder + name)
+            stamps.append(f"{status.st_mtime_ns}:{status.st_size}")
         except OSError:
-            marks.append("")
-    return " ".join(marks)
+            stamps.append("")
+    return " ".join(stamps)
 
 
-def is_settled(marks: str) -> bool:
+def is_settled(stamps: str) -> bool:
     """Whether the last change is so long ago that the next one will have another time."""
-    newest = max((int(mark.partition(":")[0]) for mark in marks.split()), default=0)
+    newest = max((int(stamp.partition(":")[0]) for stamp in stamps.split()), default=0)
     return newest / 1e9 < time.time() - SETTLED
 
 
-def counted(runs: Sequence[Each], doing: str) -> Iterator[Each]:
-    """The same; a person who waits sees how far it is."""
-    start, shown_at = time.monotonic(), 0.0
-    bar = sys.stderr.isatty()
-    for done, each in enumerate(runs):
-        now = time.monotonic()
-        if now - start > SLOW and now - shown_at > (0.2 if bar else 10.0):
-            shown_at = now
-            left = (now - start) / max(1, done) * (len(runs) - done)
-            said = f"{doing}: {done:,} of {len(runs):,} runs, {left:.0f} s left"
-            print(f"\r\x1b[K{said}" if bar else said, end="" if bar else "\n", file=sys.stderr, flush=True)
-        yield each
-    if bar and shown_at:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+def with_progress(items: Sequence[Each], title: str) -> Iterator[Each]:
+    """The same items; a person who waits sees how far it is."""
+    start = time.monotonic()
+    advance: Callable[..., None] | None = None
+    with ExitStack() as stack:
+        for done, each in enumerate(items):
+            if advance is None and time.monotonic() - start > SLOW:
+                advance = stack.enter_context(progress(title, "runs", len(items)))
+                advance(done)
+            yield each
+            if advance is not None:
+                advance(1)
 
 
-def read(path: Path, marks: str, before: Row | None) -> tuple[Row, dict[str, str]]:
-    """A run's row by its folder, and the groups of settings that it names."""
+def read(path: Path, stamps: str, before: Row | None) -> tuple[Row, dict[str, str]]:
+    """A run's row by its folder, and the texts that it names."""
     run = Run(path)
-    groups: dict[str, str] = {}
-    for group in run.config.items():
-        text = json.dumps(group)
-        groups[blake2b(text.encode(), digest_size=9).hexdigest()] = text
-    measured = measure(path / "metrics.jsonl", measured_of(before) if before else None)
-    ended = not run.attempts or "end" in run.attempts[-1]
+    groups = {text_id(text): text for text in map(json.dumps, run.config.items())}
+    task = ""
+    texts = dict(groups)
+    if run.task is not LANGUAGE_TASK:
+        record = (path / "task.json").read_text()
+        task = text_id(record)
+        texts[task] = record
+    same_task = before is not None and before.task == task  # or the best values are of other columns
+    summary = summarise_metrics(path / "metrics.jsonl", run.task, metric_summary_of(before) if same_task else None)
+    last = run.attempts[-1] if run.attempts else {}
     facts = {
         "name": run.name,
-        "state": run.state if ended else None,
+        "state": run.state if not last or "end" in last else None,
+        "cause": str(last.get("cause", "")),
         "began": run.began,
         "attempts": len(run.attempts),
+        "job": run.job_name,
         "tags": run.tags,
         "archived": (path / "archived").exists(),  # is_archived looks for it as it is written here
         "parent": run.parent,
         "note": next((note.text.strip().split("\n")[0] for note in run.notes), None),
-        "problems": problems_of(run, measured),
+        "notes": len(run.notes),
+        "alarms": len(run.rows("alarms.jsonl")),
+        "problems": problems_of(run, summary),
     }
-    place, last, best = map(json.dumps, (measured[:-2], measured.last, measured.best))
-    return Row(marks, json.dumps(facts), " ".join(groups), place, last, best), groups
+    place, numbers, best = map(json.dumps, (summary[:-2], summary.last, summary.best))
+    page = before.page if before else ""
+    return Row(stamps, json.dumps(facts), " ".join(groups), task, place, numbers, best, page), texts
 
 
-def measured_of(row: Row) -> Measured | None:
+def text_id(text: str) -> str:
+    return blake2b(text.encode(errors="surrogatepass"), digest_size=9).hexdigest()
+
+
+def metric_summary_of(row: Row | None) -> MetricSummary | None:
     try:
-        offset, guard, rows, damaged = json.loads(row.read)
-        return Measured(offset, guard, rows, damaged, json.loads(row.last), json.loads(row.best))
+        offset, checksum, rows, damaged = json.loads(row.read if row else "")
+        return (
+            MetricSummary(offset, checksum, rows, damaged, json.loads(row.last), json.loads(row.best)) if row else None
+        )
     except (ValueError, TypeError):
         return None
 
 
-def problems_of(run: Run, measured: Measured) -> list[str]:
+def problems_of(run: Run, summary: MetricSummary) -> list[str]:
     """What is missing or damaged in a run's folder, in words."""
-    found = []
+    problems = []
     if not run.config:
         missing = not (run.path / "config.json").exists()
-        found.append("config.json is missing" if missing else "config.json cannot be read")
-    if not run.attempts and measured.rows:
-        found.append("attempts.jsonl is missing or cannot be read, so how it ended is not known")
-    if not measured.rows and any(number(attempt.get("last_step"), 0.0) > 0 for attempt in run.attempts):
-        found.append("metrics.jsonl is missing or cannot be read")
-    if measured.damaged:
-        lines = "a line" if measured.damaged == 1 else f"{measured.damaged} lines"
-        found.append(f"{lines} of metrics.jsonl cannot be read")
-    return found
+        problems.append("config.json is missing" if missing else "config.json cannot be read")
+    if not run.attempts and summary.rows:
+        problems.append("attempts.jsonl is missing or cannot be read, so how it ended is not known")
+    if not summary.rows and any(number_or(attempt.get("last_step"), 0.0) > 0 for attempt in run.attempts):
+        problems.append("metrics.jsonl is missing or cannot be read")
+    if summary.damaged:
+        lines = "a line" if summary.damaged == 1 else f"{summary.damaged} lines"
+        problems.append(f"{lines} of metrics.jsonl cannot be read")
+    return problems

@@ -1,4 +1,4 @@
-"""`python -m runs note`, `journal` and `todo`: what people thought, kept with the runs that they thought it of."""
+"""`python -m runs note`, `journal` and `todo`: notes of people, stored in the run folders."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 from core.commands import CommandParser
 from core.errors import UserError
 from core.files import append_row, write_text
-from core.text import listing, shown
-from runs.index import Record, clock, counted, load
-from runs.reading import Note, Run, find_run
+from core.text import format_value, join_words
+from runs.index import IndexedRun, clock, load, with_progress
+from runs.run import Note, Run, find_run
 from runs.summary import summarise
 
 TAGS = ("TRY", "RESULT", "IDEA", "TODO", "UPDATE")
@@ -37,11 +37,11 @@ def note(argv: list[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", help="its id, its name, the beginning of its id, or last")
     parser.add_argument("text", nargs="*", metavar="TEXT", help="as 'TODO: try a larger step size'")
-    parser.add_argument("--tag", metavar="TAG", help=f"{listing(TAGS)}; default: the text's first word, else UPDATE")
+    parser.add_argument("--tag", metavar="TAG", help=f"{join_words(TAGS)}; default: the text's first word, else UPDATE")
     options = parser.parse_intermixed_args(argv)
     tag = options.tag.upper() if options.tag else None
     if tag is not None and tag not in TAGS:
-        raise UserError(f"--tag is {shown(options.tag)}: choose {listing(TAGS)}.")
+        raise UserError(f"--tag is {format_value(options.tag)}: choose {join_words(TAGS)}.")
     run = find_run(Path(options.logs_dir), options.run)
     text = " ".join(options.text) if options.text else asked_text(run)
     written, text = tagged(text)
@@ -49,15 +49,15 @@ def note(argv: list[str]) -> int:
         raise UserError('The note is empty, so nothing was written: give a text, as python -m runs note RUN "…".')
     row = {"time": time.time(), "tag": tag or written or "UPDATE", "text": text}
     append(run, row)
-    print(f"{row['tag']} noted for {shown(run.run_id)}.")
+    print(f"{row['tag']} noted for {format_value(run.run_id)}.")
     return 0
 
 
 def tagged(text: str) -> tuple[str | None, str]:
     """The tag that a text begins with, if it does, and the rest of it, without what a terminal would obey."""
     text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "", text.replace("\r\n", "\n")).strip()
-    found = re.match(rf"({'|'.join(TAGS)})(?::\s*|\s+|$)", text)
-    return (found[1], text[found.end() :].strip()) if found else (None, text)
+    match = re.match(rf"({'|'.join(TAGS)})(?::\s*|\s+|$)", text)
+    return (match[1], text[match.end() :].strip()) if match else (None, text)
 
 
 def asked_text(run: Run) -> str:
@@ -73,9 +73,9 @@ def asked_text(run: Run) -> str:
         try:
             done = subprocess.run([*editor, str(file)])
         except OSError as error:
-            raise UserError(f"$EDITOR is {shown(editor[0])}: it cannot be started ({error.strerror}).") from None
+            raise UserError(f"$EDITOR is {format_value(editor[0])}: it cannot be started ({error.strerror}).") from None
         if done.returncode:
-            raise UserError(f"{shown(editor[0])} ended with status {done.returncode}, so nothing was written.")
+            raise UserError(f"{format_value(editor[0])} ended with status {done.returncode}, so nothing was written.")
         lines = file.read_text(errors="replace").split("\n")
     return "\n".join(line for line in lines if not line.startswith("# "))
 
@@ -85,7 +85,8 @@ def append(run: Run, row: dict[str, Any]) -> None:
         append_row(run.path / "journal.jsonl", row)
     except OSError as error:
         raise UserError(
-            f"{shown(str(run.path / 'journal.jsonl'))} cannot be written to ({error.strerror}), so nothing was noted: "
+            f"{format_value(str(run.path / 'journal.jsonl'))} cannot be written to ({error.strerror}), so "
+            "nothing was noted: "
             "ask its owner, or note it for a run of your own."
         ) from None
 
@@ -97,27 +98,27 @@ def journal(argv: list[str]) -> int:
     parser.add_argument("--out", metavar="FILE", help="write it there instead of printing it")
     options = parser.parse_intermixed_args(argv)
     logs = Path(options.logs_dir)
-    wanted = {find_run(logs, name).run_id for name in options.runs}
+    ids = {find_run(logs, name).run_id for name in options.runs}
     records = load(logs)
     if not records:
-        raise UserError(f"There are no runs in {shown(options.logs_dir)}: --logs_dir names another folder.")
-    text = diary(records, wanted)
+        raise UserError(f"There are no runs in {format_value(options.logs_dir)}: --logs_dir names another folder.")
+    text = diary(records, ids)
     if options.out is None:
         print(text, end="")
         return 0
     try:
         write_text(Path(options.out), text)
     except OSError as error:
-        raise UserError(f"--out is {shown(options.out)}: cannot write there ({error.strerror}).") from None
-    print(f"{shown(options.out)} has the journal of {len(wanted or records):,} runs.")
+        raise UserError(f"--out is {format_value(options.out)}: cannot write there ({error.strerror}).") from None
+    print(f"{format_value(options.out)} has the journal of {len(ids or records):,} runs.")
     return 0
 
 
-def diary(records: Sequence[Record], wanted: Iterable[str] = ()) -> str:
+def diary(records: Sequence[IndexedRun], ids: Iterable[str] = ()) -> str:
     """One Markdown text: days, in them each run as it began, and the notes as they were written."""
     entries: list[tuple[float, str]] = []
-    names = set(wanted)
-    for record in counted(records, "writing the journal"):
+    names = set(ids)
+    for record in with_progress(records, "writing the journal"):
         if not names or record.run_id in names:
             entries.append((record.began, run_entry(record, records)))
             entries += [(note.time or record.began, note_entry(record, note)) for note in record.run.notes]
@@ -130,7 +131,7 @@ def diary(records: Sequence[Record], wanted: Iterable[str] = ()) -> str:
     return "\n".join(lines)
 
 
-def run_entry(record: Record, records: Sequence[Record]) -> str:
+def run_entry(record: IndexedRun, records: Sequence[IndexedRun]) -> str:
     words = summarise(record, records)
     tags = "".join(f" [{escaped(tag)}]" for tag in record.facts["tags"])
     lines = [f"### {clock(record.began)[11:16]} {escaped(record.run_id)}: {record.state}{tags}", ""]
@@ -145,7 +146,7 @@ def run_entry(record: Record, records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-def note_entry(record: Record, note: Note) -> str:
+def note_entry(record: IndexedRun, note: Note) -> str:
     """Its Markdown is the writer's own; what a browser would take for HTML is not."""
     text = note.text.replace("&", "&amp;").replace("<", "&lt;").replace("\n", "\n  ")
     return f"- {clock(note.time)[11:16]} **{escaped(note.tag)}** ({escaped(record.run_id)}) {text}"
@@ -153,7 +154,7 @@ def note_entry(record: Record, note: Note) -> str:
 
 def escaped(text: str) -> str:
     """A text that shows in Markdown as it is."""
-    plain = shown(text).replace("&", "&amp;").replace("<", "&lt;")
+    plain = format_value(text).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*\[\]#|~]|(?<!\w)_|_(?!\w))", r"\\\1", plain)
 
 
@@ -169,10 +170,13 @@ def todo(argv: list[str]) -> int:
             raise UserError(f"--done is {options.done}: {there}; python -m runs todo lists them.")
         record, note = left[options.done - 1]
         append(record.run, {"time": time.time(), "tag": "UPDATE", "text": f"done: {note.text}", "done": note.time})
-        print(f"done: {shown(first_line(note))} ({shown(record.run_id)})")
+        print(f"done: {format_value(first_line(note))} ({format_value(record.run_id)})")
         return 0
     for number, (record, note) in enumerate(left, 1):
-        print(f"{number:>3}  {note.tag:5} {clock(note.time)[:10]}  {shown(first_line(note))}  ({shown(record.run_id)})")
+        print(
+            f"{number:>3}  {note.tag:5} {clock(note.time)[:10]}  {format_value(first_line(note))}  "
+            f"({format_value(record.run_id)})"
+        )
     if not left:
         print('Nothing is left to do. python -m runs note RUN "TODO: …" adds something.')
     return 0
@@ -183,12 +187,12 @@ def first_line(note: Note) -> str:
     return first + (" …" if rest else "")
 
 
-def open_notes(records: Iterable[Record]) -> list[tuple[Record, Note]]:
+def open_notes(records: Iterable[IndexedRun]) -> list[tuple[IndexedRun, Note]]:
     """Every TODO and IDEA that no later note ticks off, the oldest first."""
-    found = []
+    notes = []
     for record in records:
         if record.facts["note"] is None:
             continue
         done = {note.done for note in record.run.notes if note.done is not None}
-        found += [(record, note) for note in record.run.notes if note.tag in OPEN and note.time not in done]
-    return sorted(found, key=lambda each: each[1].time)
+        notes += [(record, note) for note in record.run.notes if note.tag in OPEN and note.time not in done]
+    return sorted(notes, key=lambda each: each[1].time)

@@ -1,4 +1,4 @@
-"""One process at a time: a lock that the kernel keeps or, where a file system has none, a file that names its process.
+"""One process at a time: a lock of the kernel or, on a file system without locks, a file that names its process.
 
 Lustre without flock and some network file systems refuse every lock. There the lock at PATH is PATH.owner, which can be
 created once only. Its process touches it every few seconds, so that another machine, which cannot look for the process,
@@ -23,14 +23,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from runs.attempts import slurm_job
+from runs.slurm import slurm_job
 
 UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-BEAT = 5.0  # seconds between signs of life
-SILENCE = 60.0  # seconds without one, after which a process of another machine counts as dead
+BEAT = 5.0  # seconds between heartbeats
+SILENCE = 60.0  # seconds without a heartbeat, after which a process of another machine counts as dead
 NONE = "this file system has no locks"
 LOST = "{}: another process took this run's lock, as this one gave no sign of life: it ends here.\n"
-Record = dict[str, Any]
+OwnerRecord = dict[str, Any]
 
 
 class Lock:
@@ -59,17 +59,17 @@ class Lock:
         while self.owner.exists() or self.is_by_file:
             record = {"machine": machine(), "host": platform.node(), "token": secrets.token_hex(8)}
             record |= as_record(os.getpid()) | slurm_job()
-            if self.is_by_file and created(self.owner, record):
+            if self.is_by_file and create_owner_file(self.owner, record):
                 self.end = weakref.finalize(self, release, self.owner, record, over := threading.Event())
-                threading.Thread(target=beat, args=(self.owner, record, over), daemon=True).start()
+                threading.Thread(target=write_heartbeats, args=(self.owner, record, over), daemon=True).start()
                 return
             held_by = read_owner(self.owner)
             if held_by.get("process") == os.getpid() and held_by.get("machine") == machine():
                 return  # this very process
             if not self.owner.exists():
                 continue  # gone in between
-            if not lives(self.owner, held_by):
-                take_away(self.owner, held_by)
+            if not is_holder_alive(self.owner, held_by):
+                remove_stale(self.owner, held_by)
             elif not wait:
                 raise BlockingIOError(errno.EAGAIN, f"{held_by.get('host')} has it")
             time.sleep(0.2 if wait else 0)
@@ -85,12 +85,12 @@ def owner_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.owner")
 
 
-def holder(path: Path) -> int:
+def lock_holder(path: Path) -> int:
     """The process that has the lock, as far as this machine can tell: 0 for none, -1 for one of another machine."""
     with suppress(OSError), open(path, "rb") as file:
         # F_GETLK asks and takes nothing; a lock tried and given back could turn a starting run away.
-        asked = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-        kind, *_, process = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        question = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_, process = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, question))
         if kind != fcntl.F_UNLCK:
             return process or -1
     owner = owner_file(path)
@@ -126,7 +126,7 @@ def warn_once(folder: Path, error: OSError) -> None:
 TOLD: set[Path] = set()
 
 
-def created(owner: Path, record: Record) -> bool:
+def create_owner_file(owner: Path, record: OwnerRecord) -> bool:
     try:
         file = os.open(owner, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:
@@ -136,7 +136,7 @@ def created(owner: Path, record: Record) -> bool:
     return True
 
 
-def read_owner(owner: Path) -> Record:
+def read_owner(owner: Path) -> OwnerRecord:
     """Nothing where there is no such file, or where it is being written."""
     with suppress(OSError, ValueError):
         record = json.loads(owner.read_bytes())
@@ -145,24 +145,24 @@ def read_owner(owner: Path) -> Record:
     return {}
 
 
-def lives(owner: Path, record: Record) -> bool:
-    """Whether the process that an owner's file names lives; one of another machine has to give a sign of life."""
+def is_holder_alive(owner: Path, record: OwnerRecord) -> bool:
+    """Whether the process that an owner's file names is alive; one of another machine has to show a heartbeat."""
     if record.get("machine") == machine():
         return is_alive(record)
     now = slurm_job()
     if "job" in now and record.get("job") == now["job"] and int(record.get("restart", 0)) < int(now.get("restart", 0)):
         return False  # of this job, before it was queued again
-    first, deadline = touched(owner), time.monotonic() + SILENCE
+    first, deadline = last_heartbeat(owner), time.monotonic() + SILENCE
     host = record.get("host", "another machine")
     print(f"{owner} is of {host}: waiting up to {SILENCE:.0f} s for a sign of life", file=sys.stderr, flush=True)
     while time.monotonic() < deadline:
         time.sleep(min(1.0, SILENCE / 10))
-        if touched(owner) != first:
+        if last_heartbeat(owner) != first:
             return owner.exists()
     return False
 
 
-def touched(owner: Path) -> int:
+def last_heartbeat(owner: Path) -> int:
     """When it was last, by the file system's clock; opened, or a network file system tells what it remembers."""
     try:
         with open(owner, "rb") as file:
@@ -171,7 +171,7 @@ def touched(owner: Path) -> int:
         return 0
 
 
-def take_away(owner: Path, record: Record) -> None:
+def remove_stale(owner: Path, record: OwnerRecord) -> None:
     """Remove the file of a dead process, and nobody else's who came in between."""
     aside = owner.with_name(f"{owner.name}.{secrets.token_hex(4)}")
     with suppress(OSError):
@@ -182,8 +182,8 @@ def take_away(owner: Path, record: Record) -> None:
         aside.unlink()
 
 
-def beat(owner: Path, record: Record, over: threading.Event) -> None:
-    """Give signs of life. A process that was stopped for long may find that another has its place: then it must end."""
+def write_heartbeats(owner: Path, record: OwnerRecord, over: threading.Event) -> None:
+    """Write heartbeats. A process that was stopped for long may find that another holds the lock: then it must end."""
     while not over.wait(BEAT):
         with suppress(OSError):
             if read_owner(owner) == record:
@@ -193,21 +193,21 @@ def beat(owner: Path, record: Record, over: threading.Event) -> None:
                 os._exit(1)
 
 
-def release(owner: Path, record: Record, over: threading.Event) -> None:
+def release(owner: Path, record: OwnerRecord, over: threading.Event) -> None:
     over.set()
     if record["process"] == os.getpid() and read_owner(owner) == record:
         owner.unlink(missing_ok=True)
 
 
 def machine() -> str:
-    """By what the numbers of processes are told apart: this start of this kernel, and its namespace of processes."""
+    """Identifies where a process number is valid: this boot of this kernel, and its process namespace."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return platform.node()
 
 
-def is_alive(record: Record) -> bool:
+def is_alive(record: OwnerRecord) -> bool:
     """Whether the very process of this record lives; its number alone may be another's by now."""
     import psutil
 
@@ -218,7 +218,7 @@ def is_alive(record: Record) -> bool:
         return False
 
 
-def as_record(process: int) -> Record:
+def as_record(process: int) -> OwnerRecord:
     import psutil
 
     try:

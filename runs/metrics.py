@@ -1,84 +1,443 @@
-"""What the columns of metrics.jsonl mean: title, unit and which way is better, by name."""
+"""metrics.jsonl: what its columns mean, the last and best value of each, and its rows as CSV.
+
+A run folder says itself what its columns mean: task.json holds the unit that the task counts, the column that a run is
+judged by, and its measures. Columns of every task (step, seconds, gradient_norm, ...) are known here.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Literal
+import csv
+import fnmatch
+import io
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from statistics import fmean
+from typing import IO, Any, Literal, NamedTuple
+from zlib import crc32
+
+from core.commands import CommandParser
+from core.errors import UserError
+from core.files import rows_of, write_text
+from core.text import format_value
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
+EVALUATED = ("valid", "test")  # splits of which a row says how many units it saw, in SPLIT_targets
+Better = Literal["lower", "higher"] | None
 
 
 @dataclass(frozen=True)
 class Metric:
-    """better: whether a smaller or a larger value is wanted; None where neither is."""
+    """What a column means. better: whether a smaller or a larger value is wanted; None where neither is."""
 
     title: str
     unit: str = ""
-    better: Literal["lower", "higher"] | None = None
+    better: Better = None
 
 
-# Where a row was measured: on the axis of a chart, not a curve.
-PLACE = {
-    "step": Metric("optimizer step", "steps"),
-    "epoch": Metric("epoch", "passes over the data"),
-    "tokens": Metric("tokens trained on", "tokens"),
-    "flops": Metric("training FLOPs so far", "FLOPs"),
-    "seconds": Metric("training time", "s"),
-    "time": Metric("wall time", "s since 1970"),
-    "attempt": Metric("attempt"),
-}
-# Measured on a split: its name follows `train_`, `valid_` or `test_`.
-OF_A_SPLIT = {
-    "loss": Metric("loss", "nats per token", "lower"),
-    "perplexity": Metric("perplexity", "", "lower"),
-    "accuracy": Metric("accuracy", "share of tokens", "higher"),
-    "top5": Metric("top-5 accuracy", "share of tokens", "higher"),
-    "bits_per_byte": Metric("bits per byte", "bits per byte", "lower"),
-    "targets": Metric("tokens evaluated", "tokens"),
-    "thinking_gain": Metric("thinking gain", "nats per token", "higher"),
-    "spread": Metric("spread of the predictions over positions", "standard deviation of a probability"),
-}
-KNOWN = {
-    **PLACE,
-    "gradient_norm": Metric("gradient norm before clipping"),
-    "clipped_share": Metric("steps whose gradient was clipped", "share of steps", "lower"),
-    "learning_rate": Metric("learning rate of the weights"),
-    "learning_rate/step_size": Metric("learning rate of the step size"),
-    "tokens_per_second": Metric("speed", "tokens per second", "higher"),
-    "loader_wait_share": Metric("time spent waiting for data", "share of time", "lower"),
-    "steps": Metric("steps down the energy, T", "steps"),
-    "energy_first": Metric("energy before the first step"),
-    "energy_last": Metric("energy before the last step", ""),
-    "energy_gap": Metric("energy drop along the walk"),
-    "energy_gradient_norm": Metric("slope of the energy", "norm of dE/dp"),
-    "step_size": Metric("step size of the descent"),
-    "nonfinite_steps": Metric("descent steps that are not finite", "share of steps", "lower"),
-    "thinking_gain": Metric("thinking gain in training", "nats per token", "higher"),
-    "contrastive_loss": Metric("contrastive loss", "nats per token", "lower"),
-    "divergences": Metric("troubles seen by the divergence guard", "events", "lower"),
+@dataclass(frozen=True)
+class Measure:
+    """A measure of a task, as task.json has it.
+
+    A measure of a split has the columns train_NAME, valid_NAME and test_NAME; another has the column NAME. `*` in a
+    name stands for what the data decides, and is replaced by that in the title. scale: a change that matters.
+    """
+
+    name: str
+    title: str
+    unit: str = ""
+    better: Better = None
+    split: bool = True
+    scale: float | None = None
+
+    def matches(self, name: str) -> bool:
+        return fnmatch.fnmatchcase(name, self.name) if "*" in self.name else name == self.name
+
+    def named(self, name: str) -> Measure:
+        """The measure of one name that fits the pattern."""
+        before, star, after = self.name.partition("*")
+        part = name.removeprefix(before).removesuffix(after) if star else ""
+        return replace(self, name=name, title=self.title.replace("*", part))
+
+
+# The task of folders that have no task.json.
+NATS = "nats per token"
+LANGUAGE: dict[str, Any] = {
+    "name": "language",
+    "unit": "tokens",
+    "headline": "valid_loss",
+    "models": {"ebt": "EBT", "baseline_transformer": "Transformer++"},
+    "measures": [
+        asdict(measure)
+        for measure in (
+            Measure("loss", "loss", NATS, "lower", scale=1.0),
+            Measure("perplexity", "perplexity", better="lower"),
+            Measure("bits_per_byte", "bits per byte", "bits per byte", "lower"),
+            Measure("accuracy", "accuracy", "share of tokens", "higher"),
+            Measure("top5", "top-5 accuracy", "share of tokens", "higher"),
+            Measure("targets", "tokens evaluated", "tokens"),
+            Measure("spread", "spread of the predictions over positions", "standard deviation of a probability"),
+            Measure("thinking_gain", "thinking gain", NATS, "higher"),
+            Measure("loss_step_*", "loss after step *", NATS, "lower"),
+            Measure("steps", "steps down the energy, T", "steps", split=False),
+            Measure("energy_first", "energy before the first step", split=False),
+            Measure("energy_last", "energy before the last step", split=False),
+            Measure("energy_gap", "energy drop along the walk", split=False),
+            Measure("energy_gradient_norm", "slope of the energy", "norm of dE/dp", split=False),
+            Measure("step_size", "step size of the descent", split=False),
+            Measure("learning_rate/step_size", "learning rate of the step size", split=False),
+            Measure("nonfinite_steps", "descent steps that are not finite", "share of steps", "lower", split=False),
+            Measure("thinking_gain", "thinking gain in training", NATS, "higher", split=False),
+            Measure("contrastive_loss", "contrastive loss", NATS, "lower", split=False),
+        )
+    ],
+    "twin": {"model_name": "baseline_transformer"},
 }
 PREFIXES = {"gradient_norm/": "gradient norm of {}", "learning_rate/": "learning rate of {}"}
 
 
-def describe(name: str) -> Metric:
-    """What a column means; a name that nobody knows is its own title."""
-    if name in KNOWN:
-        return KNOWN[name]
-    split, _, rest = name.partition("_")
-    if split in SPLITS:
-        if rest in OF_A_SPLIT:
-            found = OF_A_SPLIT[rest]
-            return Metric(f"{SPLITS[split]} {found.title}", found.unit, found.better)
-        if step := re.fullmatch(r"loss_step_(\d+)", rest):
-            return Metric(f"{SPLITS[split]} loss after step {step[1]}", "nats per token", "lower")
-    for prefix, title in PREFIXES.items():
-        if name.startswith(prefix):
-            return Metric(title.format(name.removeprefix(prefix)))
-    return Metric(name.replace("_", " ").strip() or name)
+def place_columns(unit: str) -> dict[str, Metric]:
+    """Where a row was measured: on the axis of a chart, not a curve."""
+    return {
+        "step": Metric("optimizer step", "steps"),
+        "epoch": Metric("epoch", "passes over the data"),
+        unit: Metric(f"{unit} trained on", unit),
+        "flops": Metric("training FLOPs so far", "FLOPs"),
+        "seconds": Metric("training time", "s"),
+        "time": Metric("wall time", "s since 1970"),
+        "attempt": Metric("attempt"),
+    }
 
 
-def schema(names: Iterable[str]) -> dict[str, dict[str, str | None]]:
+def general_columns(unit: str) -> dict[str, Metric]:
+    """The columns that every task has."""
+    return {
+        **place_columns(unit),
+        "gradient_norm": Metric("gradient norm before clipping"),
+        "clipped_share": Metric("steps whose gradient was clipped", "share of steps", "lower"),
+        "learning_rate": Metric("learning rate of the weights"),
+        f"{unit}_per_second": Metric("speed", f"{unit} per second", "higher"),
+        "loader_wait_share": Metric("time spent waiting for data", "share of time", "lower"),
+        "divergences": Metric("troubles seen by the divergence guard", "events", "lower"),
+        **{f"{split}_targets": Metric(f"{title} {unit} evaluated", unit) for split, title in SPLITS.items()},
+    }
+
+
+def measure_of(column: str, measures: Sequence[Measure]) -> Measure | None:
+    """The measure of a column, with the split in its title; an exact name before a pattern, None without one."""
+    split, _, rest = column.partition("_")
+    for measure in sorted(measures, key=lambda measure: "*" in measure.name):
+        if not measure.split and measure.matches(column):
+            return measure.named(column)
+        if measure.split and split in SPLITS and measure.matches(rest):
+            exact = measure.named(rest)
+            return replace(exact, name=column, title=f"{SPLITS[split]} {exact.title}")
+    return None
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """task.json: what reading a run needs to know of its task.
+
+    unit: what training counts, such as tokens; it names a column and an axis. headline: the column that a run is judged
+    by, such as valid_loss. models: {--model_name: title}. twin: the flags of its baseline.
+    """
+
+    name: str
+    unit: str
+    headline: str
+    models: Mapping[str, str]
+    measures: tuple[Measure, ...]
+    twin: Mapping[str, Any]
+    described: dict[str, Metric] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def places(self) -> dict[str, Metric]:
+        return place_columns(self.unit)
+
+    @cached_property
+    def general(self) -> dict[str, Metric]:
+        return general_columns(self.unit)
+
+    def measure(self, column: str) -> Metric:
+        """What a column means; one that nobody declared is its own title."""
+        if column not in self.described:
+            self.described[column] = self.describe(column)
+        return self.described[column]
+
+    def describe(self, column: str) -> Metric:
+        if measure := None if column in self.places else measure_of(column, self.measures):
+            return Metric(measure.title, measure.unit, measure.better)
+        if column in self.general:
+            return self.general[column]
+        for prefix, title in PREFIXES.items():
+            if column.startswith(prefix):
+                return Metric(title.format(column.removeprefix(prefix)))
+        return Metric(column.replace("_", " ").strip() or column)
+
+    def sign(self, column: str) -> int:
+        """1 where a smaller value is better, -1 where a larger one is, 0 where neither is."""
+        return 0 if column in self.places else {"lower": 1, "higher": -1, None: 0}[self.measure(column).better]
+
+    def headline_on(self, split: str) -> str:
+        """The column of the headline's measure on another split: train_loss where the headline is valid_loss."""
+        first, _, rest = self.headline.partition("_")
+        return f"{split}_{rest}" if first in SPLITS else self.headline
+
+    @property
+    def label(self) -> str:
+        """The title of the headline's measure without its split: loss."""
+        title = self.measure(self.headline).title
+        return title.removeprefix(f"{SPLITS.get(self.headline.partition('_')[0], '')} ")
+
+
+@lru_cache
+def task_from_text(text: str) -> TaskRecord:
+    """The task of a task.json; that of language where it cannot be read."""
+    try:
+        record = json.loads(text)
+        measures = []
+        for declared in record["measures"]:
+            better = declared.get("better")
+            measures.append(
+                Measure(
+                    str(declared["name"]),
+                    str(declared.get("title") or declared["name"]),
+                    str(declared.get("unit") or ""),
+                    better if better in ("lower", "higher") else None,
+                    bool(declared.get("split", True)),
+                    declared.get("scale"),
+                )
+            )
+        models, twin = record.get("models"), record.get("twin")
+        return TaskRecord(
+            str(record["name"]),
+            str(record["unit"]),
+            str(record["headline"]),
+            {str(name): str(title) for name, title in models.items()} if isinstance(models, dict) else {},
+            tuple(measures),
+            twin if isinstance(twin, dict) else {},
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return LANGUAGE_TASK
+
+
+LANGUAGE_TASK = task_from_text(json.dumps(LANGUAGE))
+
+
+def schema(columns: Iterable[str], task: TaskRecord = LANGUAGE_TASK) -> dict[str, dict[str, str | None]]:
     """What metrics.schema.json says of these columns."""
-    return {name: asdict(describe(name)) for name in names}
+    return {name: asdict(task.measure(name)) for name in columns}
+
+
+# -- the last and the best value of every column ---------------------------------------------------------------------
+
+Best = dict[str, tuple[float, int | None]]  # {column: (its best value, at which step)}
+CHUNK = 1 << 20  # bytes that are read at once
+TAIL = 300  # bytes before the offset, by which a file that was cut and written again is recognised
+
+
+class MetricSummary(NamedTuple):
+    """What was read of a metrics.jsonl. offset: how far. tail_checksum: of the bytes before it."""
+
+    offset: int = 0
+    tail_checksum: int = 0
+    rows: int = 0
+    damaged: int = 0
+    last: dict[str, float] = {}  # noqa: RUF012 (never changed in place)
+    best: Best = {}  # noqa: RUF012
+
+
+def summarise_metrics(path: Path, task: TaskRecord, before: MetricSummary | None = None) -> MetricSummary:
+    """What a metrics.jsonl says, from where `before` ended; a line that is still being written is left for later."""
+    try:
+        with open(path, "rb") as file:
+            is_continued = before is not None and checksum_at(file, before.offset) == before.tail_checksum
+            return read_on(file, task, before if before and is_continued else MetricSummary())
+    except OSError:
+        return MetricSummary()
+
+
+def checksum_at(file: IO[bytes], offset: int) -> int:
+    start = max(0, offset - TAIL)
+    file.seek(start)
+    return crc32(file.read(offset - start))
+
+
+def read_on(file: IO[bytes], task: TaskRecord, before: MetricSummary) -> MetricSummary:
+    last: dict[str, Any] = dict(before.last)
+    best = before.best
+    offset, count, damaged = before.offset, before.rows, before.damaged
+    file.seek(offset)
+    while lines := [line for line in file.readlines(CHUNK) if line.endswith(b"\n")]:
+        offset += sum(map(len, lines))
+        rows = rows_at_once(lines)
+        count += len(rows)
+        damaged += sum(map(bool, map(bytes.strip, lines))) - len(rows)
+        best = best_values(rows, task, best)
+        for row in rows:
+            last.update(row)
+    numbers = {name: value for name, value in last.items() if is_number(value)}
+    return MetricSummary(offset, checksum_at(file, offset), count, damaged, numbers, best)
+
+
+def rows_at_once(lines: list[bytes]) -> list[dict[str, Any]]:
+    """The rows that can be read; all at once where nothing is wrong, which takes half the time."""
+    try:
+        rows = json.loads(b"[" + b",".join(lines) + b"]")
+        if len(rows) == len(lines) and all(type(row) is dict for row in rows):
+            return list(rows)
+    except (ValueError, RecursionError):
+        pass
+    return rows_of(b"\n".join(lines))
+
+
+def best_values(rows: Sequence[Mapping[str, Any]], task: TaskRecord, before: Best | None = None) -> Best:
+    """The best value of every column that has a better direction, `before` and in these rows.
+
+    The best of valid_ and test_ is among the rows that saw the most units, so that a sample is not held against the
+    whole split, and not of step 0 where there is a later row; `best["valid_targets"]` is how many units that were.
+    """
+    best = dict(before or {})
+    kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}  # rows of the same columns, to be judged together
+    for row in rows:
+        kinds.setdefault(tuple(row), []).append(row)
+    for columns, alike in kinds.items():
+        largest = {
+            split: largest_of(best, split, task.headline_on(split), alike)
+            for split in EVALUATED
+            if task.headline_on(split) in columns
+        }
+        for name in columns:
+            if sign := task.sign(name):
+                take_best(best, name, sign, largest.get(name.partition("_")[0], alike))
+    return best
+
+
+def largest_of(best: Best, split: str, headline: str, rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows among which the best of a split is; where they saw more than all before, the best so far is dropped."""
+    targets = f"{split}_targets"
+    rows = [row for row in rows if is_number(row[headline]) and math.isfinite(row[headline])]
+    ranks = [rank(row.get("step"), row.get(targets)) for row in rows]
+    seen, step = best.get(targets, (-1.0, 0))
+    most = max([rank(step, seen), *ranks])
+    if most > rank(step, seen):
+        for name in [name for name in best if name.startswith(f"{split}_")]:
+            del best[name]
+        step = rows[ranks.index(most)].get("step")
+        best[targets] = most[1], step if type(step) is int else None
+    return [row for row, each in zip(rows, ranks, strict=True) if each == most]
+
+
+def rank(step: Any, targets: Any) -> tuple[bool, float]:
+    """Before the first step nothing is learned, and a validation over more units tells more."""
+    return step != 0, targets if is_number(targets) and math.isfinite(targets) else 0.0
+
+
+def take_best(best: Best, name: str, sign: int, rows: list[Mapping[str, Any]]) -> None:
+    """Put the best value of a column into `best`, with the first step that had it."""
+    values = [row[name] for row in rows]
+    if set(map(type, values)) != {float} or not math.isfinite(sum(values)):
+        rows = [row for row in rows if is_number(row[name]) and math.isfinite(row[name])]
+        values = [row[name] for row in rows]
+    if values:
+        value = min(values) if sign > 0 else max(values)
+        if name not in best or sign * value < sign * best[name][0]:
+            step = rows[values.index(value)].get("step")
+            best[name] = (value, step if type(step) is int else None)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it can be computed with: a whole number may have more digits than a float can hold."""
+    return type(value) is float or (type(value) is int and value.bit_length() < 1000)
+
+
+def number_or(value: Any, otherwise: float) -> float:
+    """The value as a float; `otherwise` where it is no number."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+
+
+# -- `python -m runs export` -----------------------------------------------------------------------------------------
+
+Row = dict[str, Any]
+
+
+def export(argv: list[str]) -> int:
+    """`python -m runs export`"""
+    parser = CommandParser(
+        "python -m runs export",
+        "Print a run's metrics as CSV.\n\n"
+        "An epoch is one line: means of what training measured in it, and the last of each evaluation.\n"
+        "Epoch 0 is what was measured before training.",
+    )
+    parser.add_argument("run", metavar="RUN", help="id, name, beginning of an id, or last")
+    parser.add_argument("--every", choices=("row", "epoch"), default="epoch", help="a line an epoch, or a line a row")
+    parser.add_argument("--out", metavar="FILE", help="write it there instead of printing it")
+    options = parser.parse_args(argv)
+    from runs.run import find_run  # which reads runs by what stands here
+
+    run = find_run(Path(options.logs_dir), options.run)
+    rows = run.metrics()
+    if not rows:
+        raise UserError(
+            f"RUN is {format_value(run.run_id)}: it has measured nothing yet; choose a run that has trained."
+        )
+    text = to_csv(by_epoch(rows, run.task) if options.every == "epoch" else rows, run.task)
+    if options.out is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        write_text(Path(options.out), text)
+    except OSError as error:
+        raise UserError(
+            f"--out is {format_value(options.out)}: {error.strerror}; give a file in a folder that exists."
+        ) from None
+    print(options.out)
+    return 0
+
+
+def by_epoch(rows: Sequence[Row], task: TaskRecord = LANGUAGE_TASK) -> list[Row]:
+    """One row an epoch, counted from 1; 0 is what was measured before training."""
+    epochs: dict[int, list[Row]] = {}
+    for row in rows:
+        epoch = number_or(row.get("epoch"), 0.0)
+        epochs.setdefault(math.ceil(epoch) if math.isfinite(epoch) else 0, []).append(row)
+    return [{**merge_rows(epochs[epoch], task), "epoch": epoch} for epoch in sorted(epochs)]
+
+
+def merge_rows(rows: Sequence[Row], task: TaskRecord) -> Row:
+    """Means of what training measured; the newest of places, evaluations and rates."""
+    values_of: dict[str, list[Any]] = {}
+    for row in rows:
+        for name, value in row.items():
+            values_of.setdefault(name, []).append(value)
+    return {
+        name: mean(values) if is_mean(name, task) and all(map(is_number, values)) else values[-1]
+        for name, values in values_of.items()
+    }
+
+
+def mean(values: Sequence[float]) -> float:
+    try:
+        return fmean(values)
+    except (OverflowError, ValueError):  # their sum is beyond all numbers, or infinite both ways
+        return sum(value / len(values) for value in values)
+
+
+def is_mean(name: str, task: TaskRecord) -> bool:
+    return name not in task.places and not name.startswith(("valid_", "test_", "learning_rate", "divergences"))
+
+
+def to_csv(rows: Sequence[Row], task: TaskRecord = LANGUAGE_TASK) -> str:
+    """Rows with a column for each name that occurs; what a row does not have stays empty."""
+    names = [name for name in task.places if any(name in row for row in rows)]
+    names += [name for name in dict.fromkeys(name for row in rows for name in row) if name not in task.places]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

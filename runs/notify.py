@@ -1,4 +1,4 @@
-"""Tells whom --notify names how a run goes: by a thread, once more if it fails, and never at the cost of the run."""
+"""Messages about a run to the target of --notify: sent by a thread, tried twice; a failure never costs the run."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from queue import Queue
 from typing import Any
 
 from config import RunConfig
+from core.environment import JOB_RUN_DIR, NOTIFY
 from core.errors import UserError
 from core.files import read_rows
-from core.notify import VARIABLE, is_url, mark_of, target_of
-from runs.attempts import is_first_process, merged, slurm_job
-from runs.causes import job_name, of_error
-from runs.folder import JOB_RUN_DIR, RunFolder
-from runs.signals import BY_HAND, GOES_ON
+from core.notify import is_url, mark_of, target_of
+from runs.attempts import cause_of_error, merge_attempts
+from runs.folder import RunFolder
+from runs.process import EXIT_BY_HAND, EXIT_RESUMABLE
+from runs.ranks import is_first_process
+from runs.run import Run
+from runs.slurm import job_name, slurm_job
 
-PATIENCE = 10.0  # seconds that one try may take
+TIMEOUT_SECONDS = 10.0  # seconds that one try may take
 PAUSE = 1.0  # between the two tries
 LONGEST = 2000  # characters of a sentence
-AT_THE_END = 2 * PATIENCE + PAUSE + 1  # seconds that a run waits for what is still to be told
+AT_THE_END = 2 * TIMEOUT_SECONDS + PAUSE + 1  # seconds that a run waits for messages that are not delivered yet
 
 
 class Notifier:
-    """One for a process; it tells nobody before `begin`, in a process that is not the first, and without a target."""
+    """One for a process; it sends nothing before `begin`, in a process that is not the first, and without a target."""
 
     def __init__(self) -> None:
         self.target: str | None = None
@@ -39,24 +42,24 @@ class Notifier:
         self.waiting: Queue[dict[str, Any]] = Queue()
 
     def begin(self, config: RunConfig | None, folder: Path) -> None:
-        """config: as typed; where it names nobody, or is not known, whom the run's record names."""
+        """config: as typed; where it has no target, that of the run's record counts."""
         if not is_first_process():
             return
-        kept: dict[str, Any] = {}
+        recorded: dict[str, Any] = {}
         with suppress(OSError, ValueError):
-            kept = json.loads((folder / "config.json").read_bytes())
+            recorded = json.loads((folder / "config.json").read_bytes())
         mark = config.logging.notify if config else None
-        mark = mark or kept.get("logging", {}).get("notify")
+        mark = mark or recorded.get("logging", {}).get("notify")
         self.target = target_of(mark)
         if mark and self.target is None:
             print(
-                f"warning: --notify {mark}: the rest is not kept with the run, so nobody is told; export {VARIABLE}, "
+                f"warning: --notify {mark}: the rest is not kept with the run, so nobody is told; export {NOTIFY}, "
                 "or give --notify again.",
                 file=sys.stderr,
             )
         if self.target is None:
             return
-        name = config.run.run_name if config else kept.get("run", {}).get("run_name")
+        name = config.run.run_name if config else recorded.get("run", {}).get("run_name")
         self.about = {"run": folder.name, "name": name, "folder": str(folder.absolute()), "job": job_name(slurm_job())}
         threading.Thread(target=self.work, daemon=True).start()
 
@@ -67,7 +70,7 @@ class Notifier:
             self.waiting.put({"text": text, "event": event, **self.about})
 
     def close(self, patience: float = AT_THE_END) -> None:
-        """Wait until all is told, but no longer than that; nothing is told after it."""
+        """Wait until every message is delivered, at most `patience` seconds; later messages are dropped."""
         if self.target is None:
             return
         deadline = time.monotonic() + patience
@@ -107,19 +110,19 @@ def post(url: str, notice: dict[str, Any]) -> str | None:
     headers = {"Content-Type": "application/json", "User-Agent": "ebt"}
     request = Request(url, json.dumps(notice).encode(), headers, method="POST")
     try:
-        with urlopen(request, timeout=PATIENCE):
+        with urlopen(request, timeout=TIMEOUT_SECONDS):
             return None
     except HTTPError as error:
         return f"it answered {error.code}"
     except URLError as error:
         return f"it cannot be reached ({getattr(error.reason, 'strerror', None) or type(error.reason).__name__})"
     except TimeoutError:
-        return f"no answer within {PATIENCE:.0f} s"
+        return f"no answer within {TIMEOUT_SECONDS:.0f} s"
 
 
 def run_command(command: str, notice: dict[str, Any]) -> str | None:
     """The sentence is its input, and each part of the notice a variable of its environment."""
-    parts = {f"{VARIABLE}_{name.upper()}": str(value or "") for name, value in notice.items()}
+    parts = {f"{NOTIFY}_{name.upper()}": str(value or "") for name, value in notice.items()}
     process = subprocess.Popen(
         ["/bin/sh", "-c", command],
         env={**os.environ, **parts},
@@ -129,12 +132,12 @@ def run_command(command: str, notice: dict[str, Any]) -> str | None:
         start_new_session=True,  # all that it starts can be ended, and a Ctrl-C is not for it
     )
     try:
-        process.communicate(f"{notice['text']}\n".encode(), timeout=PATIENCE)
+        process.communicate(f"{notice['text']}\n".encode(), timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        return f"not done within {PATIENCE:.0f} s"
+        return f"not done within {TIMEOUT_SECONDS:.0f} s"
     return f"exit status {process.returncode}" if process.returncode else None
 
 
@@ -149,17 +152,17 @@ def tell_once(folder: Path, event: str, sentence: str) -> None:
 
 
 def tell_the_end(train: Callable[[RunConfig], int], config: RunConfig) -> int:
-    """The exit status of `train`; how it ended is told last of all."""
-    patience = 0.0  # one that is told to end has no time to wait
+    """The exit status of `train`; the message about its end is sent last."""
+    patience = 0.0  # an interrupted run has no time to wait
     try:
         status = train(config)
-        goes_on = status == BY_HAND or (status == GOES_ON and JOB_RUN_DIR in os.environ)
+        goes_on = status == EXIT_BY_HAND or (status == EXIT_RESUMABLE and JOB_RUN_DIR in os.environ)
         if not goes_on:
             tell_of(status)
             patience = AT_THE_END
         return status
     except Exception as error:
-        words = str(error) if isinstance(error, UserError) else f"{of_error(error)}: {error}"
+        words = str(error) if isinstance(error, UserError) else f"{cause_of_error(error)}: {error}"
         notifier.tell("failure", f"failed: {' '.join(words.split())}")
         patience = AT_THE_END
         raise
@@ -172,10 +175,11 @@ def tell_of(status: int) -> None:
     if notifier.target is None:
         return
     folder = RunFolder(Path(notifier.about["folder"]))
-    last = (merged(read_rows(folder.attempts)) or [{}])[-1]
+    last = (merge_attempts(read_rows(folder.attempts)) or [{}])[-1]
     cause, step = str(last.get("cause") or ""), last.get("last_step")
-    losses = [row["valid_loss"] for row in read_rows(folder.metrics) if isinstance(row.get("valid_loss"), float)]
-    loss = f", validation loss {losses[-1]:.4f}" if losses else ""
+    task = Run(folder.path).task
+    values = [row[task.headline] for row in read_rows(folder.metrics) if isinstance(row.get(task.headline), float)]
+    loss = f", {task.measure(task.headline).title} {values[-1]:.4f}" if values else ""
     if cause.startswith("finished") and status in (0, 3):
         notifier.tell("end", f"{cause} at step {step}{loss}{'; its --goal was not met' if status else ''}.")
     else:

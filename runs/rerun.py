@@ -11,22 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from config import parse_command_line
-from config.flags import FLAGS, NAMES, SettingsError
-from config.parser import Layer, read_tree, settle
+from config.config_file import upgrade
+from config.flags import SettingsError
+from config.parser import ParsedFlags, parse_mapping, resolve
 from config.record import changed_problems, values_of
-from config.rehearsals import REHEARSALS
-from config.versions import upgrade
+from config.settings import DEBUG_PRESETS, all_flags, all_names
 from core.commands import CommandParser, read_changes
+from core.environment import JOB_RUN_DIR, LINEAGE, RUN_DIR
 from core.errors import UserError
-from core.text import listing, shown
-from runs.folder import JOB_RUN_DIR, LINEAGE, RUN_DIR, code_state
-from runs.reading import Run, find_run
+from core.text import format_value, join_words
+from runs.folder import code_state
+from runs.run import Run, find_run
 
 ROOT = Path(__file__).resolve().parent.parent
-# A new run has a folder of its own and begins at the beginning; its settings are all here.
+# Not repeated: a new run has its own folder, starts at step 0, and takes no settings file.
 OF_ONE_RUN = ("config", "resume_training_ckpt", "logs_dir")
-# What other settings follow from, so that they come first and are always said.
-LEADING = ("model_size", "recipe", *REHEARSALS)
+# Other settings follow from these, so they come first and are always given.
+LEADING = ("model_size", "recipe", *DEBUG_PRESETS)
 
 
 def rerun(argv: list[str]) -> int:
@@ -44,9 +45,9 @@ def rerun(argv: list[str]) -> int:
     changes = judged_changes(options.set)
     words, left_out = command_of(run, changes, options.logs_dir)
     for name in left_out:
-        print(f"note: {shown(name)} of the record is left out: this version has no such flag.", file=sys.stderr)
-    if said := other_code(run):
-        print(f"note: {said}", file=sys.stderr)
+        print(f"note: {format_value(name)} of the record is left out: this version has no such flag.", file=sys.stderr)
+    if warning := other_code(run):
+        print(f"note: {warning}", file=sys.stderr)
     command = [sys.executable, str(ROOT / "train_model.py"), *words]
     print(shlex.join(["python", "train_model.py", *words]), flush=True)
     if options.dry_run:
@@ -62,9 +63,10 @@ def judged_changes(words: Sequence[str]) -> dict[str, Any]:
     for name, value in read_changes(words).items():
         if name in ("config", "resume_training_ckpt"):
             raise UserError(
-                f"--set is {shown(f'{name}={value}')}: a new run begins anew, with its parent's settings; leave it out."
+                f"--set is {format_value(f'{name}={value}')}: a new run begins anew, with its parent's "
+                "settings; leave it out."
             )
-        flag = NAMES.get(name)
+        flag = all_names().get(name)
         changes[name] = value
         if flag and flag.kind is bool and value.lower() in ("true", "false"):
             changes[name] = value.lower() == "true"
@@ -73,7 +75,7 @@ def judged_changes(words: Sequence[str]) -> dict[str, Any]:
         elif flag and flag.kind is tuple:
             changes[name] = value.split()
     problems: list[str] = []
-    layer = read_tree(changes, "--set", problems)
+    layer = parse_mapping(changes, "--set", problems)
     if problems:
         raise SettingsError(problems)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in layer.values.items()}
@@ -82,23 +84,24 @@ def judged_changes(words: Sequence[str]) -> dict[str, Any]:
 def command_of(run: Run, changes: Mapping[str, Any], logs_dir: str) -> tuple[list[str], list[str]]:
     """The flags that give this run's settings with `changes`, and the names of settings that no flag has any more."""
     if not run.settings:
-        raise UserError(f"{shown(run.run_id)} cannot be repeated: its config.json is missing or cannot be read.")
+        raise UserError(f"{format_value(run.run_id)} cannot be repeated: its config.json is missing or cannot be read.")
     tree, changed = upgrade(run.read("config.json"))
     if old := {name: why for name, why in changed.items() if name not in changes}:
-        raise SettingsError(changed_problems(old, shown(run.run_id)))
+        raise SettingsError(changed_problems(old, format_value(run.run_id)))
     settings = {name: value for group in tree.values() if isinstance(group, dict) for name, value in group.items()}
-    recorded = {name: value for name, value in settings.items() if name in FLAGS and name not in OF_ONE_RUN}
+    recorded = {name: value for name, value in settings.items() if name in all_flags() and name not in OF_ONE_RUN}
     if recorded.get("is_random_seed") and "seed" not in changes:
         recorded["is_random_seed"] = False  # the seed that was drawn is in the record
-    asked = asked_for(recorded, run) | {"logs_dir": logs_dir} | dict(changes)
-    words = words_of(asked)
+    values = asked_for(recorded, run) | {"logs_dir": logs_dir} | dict(changes)
+    words = words_of(values)
     got = values_of(parse_command_line(words))
-    if lost := [name for name, value in asked.items() if value is None and got[name] is not None]:
+    if lost := [name for name, value in values.items() if value is None and got[name] is not None]:
         raise UserError(
-            f"{shown(run.run_id)} cannot be repeated by a command line: {listing(lost, 'and')} is null there, and only "
+            f"{format_value(run.run_id)} cannot be repeated by a command line: {join_words(lost, 'and')} is "
+            "null there, and only "
             f"a file can say so; --set {lost[0]}=VALUE gives it another value."
         )
-    return words, [name for name in run.settings if name not in FLAGS]
+    return words, [name for name in run.settings if name not in all_flags()]
 
 
 def asked_for(recorded: Mapping[str, Any], run: Run) -> dict[str, Any]:
@@ -106,20 +109,20 @@ def asked_for(recorded: Mapping[str, Any], run: Run) -> dict[str, Any]:
     leading = {name: recorded[name] for name in LEADING if name in recorded}
     problems: list[str] = []
     origin = f"the record of {run.run_id}"
-    layer = read_tree(recorded, origin, problems)
-    usual = values_of(settle(read_tree(leading, origin, problems), Layer(), origin, problems))
+    layer = parse_mapping(recorded, origin, problems)
+    usual = values_of(resolve(parse_mapping(leading, origin, problems), ParsedFlags(), origin, problems))
     return {name: value for name, value in layer.values.items() if value != usual[name] or is_leading(name, value)}
 
 
 def is_leading(name: str, value: Any) -> bool:
-    return name in LEADING and value != FLAGS[name].default
+    return name in LEADING and value != all_flags()[name].default
 
 
 def words_of(values: Mapping[str, Any]) -> list[str]:
     """A command line that gives these values."""
     words: list[str] = []
     for name, value in values.items():
-        flag = FLAGS[name]
+        flag = all_flags()[name]
         if flag.kind is bool:
             if value or flag.off:
                 words.append(flag.spelled(value))
@@ -135,7 +138,7 @@ def other_code(run: Run) -> str | None:
     """What to say where the code is not that of the run."""
     then, (now, _) = run.read("code.json"), code_state()
     own = run.path / "code"
-    where = f"; its own lies in {shown(str(own))}" if own.is_dir() else ""
+    where = f"; its own lies in {format_value(str(own))}" if own.is_dir() else ""
     commits = [str(state.get("commit") or "unknown")[:10] for state in (then, now)]
     if commits[0] != commits[1]:
         return f"the run was made with commit {commits[0]} and this is {commits[1]}, so results may differ{where}."

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import warm
+
 # A shell starts what it puts into the background deaf to Ctrl-C, and so would be all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -59,10 +61,12 @@ class Door:
         self.corpus = corpus
         self.logs = logs
         self.tiny = list(TINY)
+        self.cold = False  # in a process of its own from the first import on; see tests/support/warm.py
 
     def without(self, *flags: str) -> Door:
         """The same door, leaving these of its tiny settings to the program."""
         other = Door(self.corpus, self.logs)
+        other.cold = self.cold
         for flag in flags:
             place = other.tiny.index(flag)
             del other.tiny[place : place + 2]
@@ -74,8 +78,9 @@ class Door:
 
     def __call__(self, *flags: str, status: int = 0, script: str = "train_model.py") -> str:
         """Run it to its end and return all it printed; `status` is what it must exit with."""
+        run = subprocess.run if self.cold else warm.run
         command = self.command(*flags, script=script)
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        done = run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
         output = done.stdout + done.stderr
         assert done.returncode == status, f"exit status {done.returncode}, not {status}:\n{output}"
         return output

@@ -14,7 +14,7 @@ from benchmarks import concatenated, energy, inference, thinking
 from benchmarks.__main__ import PARTS, main
 from config import parse_command_line
 from models import build_model
-from models.energy_language_model import EnergyLanguageModel
+from models.language import EnergyLM
 from models.layers.rope import rotations
 from tests.conftest import ROOT
 
@@ -28,7 +28,7 @@ ROWS = torch.tensor([[3, 1, 2, 0, 3, 9, 4], [4, 5, 8, 6, 7, 10, 10]])
 def test_the_concatenated_form_has_the_same_loss_and_gradients(conditioning: str, recipe: str) -> None:
     flags = f"--model_name ebt {SIZE} --no-isolate_documents --ebt_type {conditioning} --recipe {recipe}"
     model = build_model(parse_command_line([*flags.split(), "--mcmc_step_size", "2.0"]), V, 0, PAD).double()
-    assert isinstance(model, EnergyLanguageModel)
+    assert isinstance(model, EnergyLM)
     model.network.rotations = rotations(S + 2, D // H)
     torch.manual_seed(0)
     for parameter in model.network.parameters():

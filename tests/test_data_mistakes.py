@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runs.reading import all_runs
+from runs.run import all_runs
 from tests.conftest import Door
 from tests.data.reading import write_lines
 

@@ -1,4 +1,4 @@
-"""Searches that train nothing: the largest batch that fits, and the learning rate to start from."""
+"""Tools that train nothing and leave no run: --plan, --find_batch_size, --find_lr and --debug_dataloader."""
 
 from __future__ import annotations
 
@@ -15,16 +15,23 @@ import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from config import RunConfig
-from core.progress import progress
-from data import DataModule
+from config.settings import Transformer
+from core.progress import clock, progress
+from core.text import format_amount
+from data.inspect import inspect_data
+from data.module import DataModule
 from data.stream import row_order
-from models import LanguageModel
+from models import build_model
+from models.model import Model
 from runs.pictures import FAINT, GREY, pyplot
 from training.cost import step_cost
+from training.devices import device_of
+from training.language import Batch, training_rows
 from training.optimizers import build_optimizer
+from training.trainer import limit, validation_interval
 
 LARGEST_BATCH = 4096
 TRIAL_STEPS = 3
@@ -34,24 +41,35 @@ LR_STEPS = 100
 LR_FROM, LR_TO = 1e-6, 1.0
 RISE = 0.02  # of the whole fall: a loss so much over its lowest has begun to rise
 SAFETY = 10  # a rate that holds for a whole run is so much below the one where the loss begins to rise
+TIMED_STEPS = 11  # the first is a warm-up
+STATES = {"adamw": 2, "sgd": 1}  # float32 copies of a weight in the optimizer; adafactor has rows and columns only
 
 
-def device_of(config: RunConfig) -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() and config.trainer.gpus != "none" else "cpu")
+def run_tools(config: RunConfig, data: DataModule) -> int:
+    """The tools that the flags ask for, one after the other; returns the exit status."""
+    if config.debugging.debug_dataloader:
+        return 0 if inspect_data(config, data) else 1
+    tokenizer = data.processor
+    model = build_model(config, tokenizer.vocab_size, tokenizer.separator_id, tokenizer.pad_id)
+    if config.debugging.plan:
+        print(plan(config, data, model))
+    if config.debugging.find_batch_size:
+        find_batch_size(config, data, model)
+    if config.debugging.find_lr:
+        find_lr(config, data, model, Path(config.logging.logs_dir) / "find_lr.png")
+    return 0
 
 
-def training_batches(data: DataModule, batch_size: int, count: int) -> Iterator[dict[str, Tensor]]:
-    """So many batches of shuffled training rows, whatever the size of a batch."""
+def training_batches(data: DataModule, batch_size: int, count: int) -> Iterator[Batch]:
+    """`count` batches of shuffled training rows, of any size."""
     rows = data.rows["train"]
     order = row_order(len(rows), seed=0, epoch=0)
     for number in range(count):
         places = (number * batch_size + np.arange(batch_size)) % len(rows)
-        yield {"input_ids": rows.__getitems__(order[places].tolist())}
+        yield training_rows(data, order[places].tolist())
 
 
-def take_step(
-    config: RunConfig, model: LanguageModel, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor]
-) -> float:
+def take_step(config: RunConfig, model: Model, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
     """One training step as the trainer takes it; returns the loss."""
     device = next(model.parameters()).device
     half = {"bf16": torch.bfloat16, "16": torch.float16}.get(config.trainer.float_precision)
@@ -67,14 +85,14 @@ def take_step(
 
 @dataclass(frozen=True)
 class Trial:
-    """How one batch size did; a note instead of numbers where it did not fit.
+    """Measurements of one batch size; a note instead of numbers where it did not fit.
 
-    seconds: of the fastest step; usual: of the mean one, which is longer on a machine that others use too.
+    seconds: of the fastest step. mean_seconds: longer than that on a machine with other work.
     """
 
     batch_size: int
     seconds: float = 0.0
-    usual: float = 0.0
+    mean_seconds: float = 0.0
     tokens_per_second: float = 0.0
     memory: int = 0
     note: str = ""
@@ -83,13 +101,13 @@ class Trial:
 def try_batch_size(
     config: RunConfig,
     data: DataModule,
-    model: LanguageModel,
+    model: Model,
     batch_size: int,
     advance: Callable[[int], None] = lambda rows: None,
     steps: int = TRIAL_STEPS,
 ) -> Trial:
     """A few steps with this batch size, of which the first is a warm-up."""
-    length, device = config.architecture.context_length, device_of(config)
+    length, device = config[Transformer].context_length, device_of(config)
     needed = step_cost(model, batch_size, length).activation_bytes
     weights = 16 * sum(parameter.numel() for parameter in model.parameters())  # and gradients, and AdamW's two states
     if device.type == "cpu" and weights + needed > memory_of(device):
@@ -111,12 +129,12 @@ def try_batch_size(
             raise
         return Trial(batch_size, memory=needed, note="out of memory")
     memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else needed
-    counted = times[1:] or times
-    return Trial(batch_size, min(counted), fmean(counted), batch_size * length / min(counted), memory)
+    timed = times[1:] or times
+    return Trial(batch_size, min(timed), fmean(timed), batch_size * length / min(timed), memory)
 
 
-def validation_seconds(config: RunConfig, data: DataModule, model: LanguageModel, batch_size: int) -> float:
-    """How long a batch of a validation usually takes."""
+def validation_seconds(config: RunConfig, data: DataModule, model: Model, batch_size: int) -> float:
+    """How long a batch of a validation takes on average."""
     model = copy.deepcopy(model).to(device_of(config))
     times: list[float] = []
     for batch in training_batches(data, batch_size, 1 + TRIAL_STEPS):
@@ -129,7 +147,7 @@ def validation_seconds(config: RunConfig, data: DataModule, model: LanguageModel
 
 
 def memory_of(device: torch.device) -> float:
-    """Bytes that a trial may count on."""
+    """Bytes that a trial may use."""
     free = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else psutil.virtual_memory().available
     return USABLE * free
 
@@ -145,8 +163,8 @@ def rows_ahead(last: Trial, longest: float, memory: float) -> int:
     return rows
 
 
-def find_batch_size(config: RunConfig, data: DataModule, model: LanguageModel, longest: float = 8.0) -> list[Trial]:
-    """Double the batch until it does not fit (or a step takes `longest` seconds) and print how each size did."""
+def find_batch_size(config: RunConfig, data: DataModule, model: Model, longest: float = 8.0) -> list[Trial]:
+    """Double the batch until it does not fit (or a step takes `longest` seconds) and print a row for each size."""
     trials: list[Trial] = []
     size, rows = 1, 0
     with progress("Trying batch sizes", "rows") as advance:
@@ -183,12 +201,12 @@ def find_batch_size(config: RunConfig, data: DataModule, model: LanguageModel, l
     return trials
 
 
-def find_lr(config: RunConfig, data: DataModule, model: LanguageModel, picture: Path) -> float:
-    """Raise the learning rate from step to step until the loss bursts; plot it and suggest a rate below that."""
+def find_lr(config: RunConfig, data: DataModule, model: Model, picture: Path) -> float:
+    """Raise the learning rate from step to step until the loss diverges; plot it and suggest a rate below that."""
     model = copy.deepcopy(model).to(device_of(config))
     rows = config.trainer.batch_size_per_device
     model.calibrate({name: tensor.to(model.device) for name, tensor in next(training_batches(data, rows, 1)).items()})
-    optimizer = build_optimizer(model, config.optimizer, rows, model.learning_rate_multipliers())
+    optimizer = build_optimizer(model, config.optimizer, rows, model.learning_rates())
     ratios = [group["lr"] / config.optimizer.peak_learning_rate for group in optimizer.param_groups]
     rates: list[float] = []
     losses: list[float] = []
@@ -217,8 +235,7 @@ def find_lr(config: RunConfig, data: DataModule, model: LanguageModel, picture: 
 def suggest(rates: list[float], smooth: list[float]) -> tuple[float, float]:
     """The last rate before the smoothed loss rises for good, and the rate to train with.
 
-    The steepest place is no guide: the loss falls steepest early, when everything is still to be learnt, whatever the
-    rate, and training at that rate is slow.
+    The steepest point is not used: the loss falls steepest early, at any rate, and training at that rate is slow.
     """
     lowest = min(smooth)
     near = lowest + RISE * (smooth[0] - lowest)
@@ -243,3 +260,71 @@ def draw_range_test(
     figure.tight_layout()
     figure.savefig(picture, dpi=120)
     plots.close(figure)
+
+
+def plan(config: RunConfig, data: DataModule, model: Model) -> str:
+    """Parameters, FLOPs, memory, tokens and steps of the run, one line each."""
+    settings, length = config.trainer, config[Transformer].context_length
+    rows, accumulate = settings.batch_size_per_device, settings.accumulate_grad_batches
+    cost = step_cost(model, rows, length)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    processes = settings.cpu_processes
+    tokens_per_step = rows * length * accumulate * processes
+    per_epoch = max(1, data.batches_per_epoch() // processes)
+    batches = min(settings.max_steps * accumulate, (settings.max_epochs or settings.max_steps * accumulate) * per_epoch)
+    steps = -(-batches // accumulate)
+    states = STATES.get(config.optimizer.optimizer, 0)
+    groups = build_optimizer(model, config.optimizer, rows * accumulate * processes).param_groups
+    half = 2 if config.trainer.float_precision != "32" else 1
+    epoch_tokens = data.rows["train"].num_units
+    lines = {
+        "parameters": f"{parameters:,}  ("
+        + ", ".join(f"{g['name']} {sum(p.numel() for p in g['params']):,}" for g in groups)
+        + ")",
+        "FLOPs per token": format_amount(cost.flops / (rows * length), "FLOP") + "  (forward and backward)",
+        "FLOPs per step": format_amount(cost.flops * accumulate * processes, "FLOP"),
+        "FLOPs of the run": format_amount(cost.flops * accumulate * processes * steps, "FLOP"),
+        "weights and gradients": format_amount(8 * parameters, "B", 1024),
+        "optimizer": format_amount(4 * states * parameters, "B", 1024),
+        "activations": format_amount(cost.activation_bytes / half, "B", 1024)
+        + f"  (estimate, {rows} rows of {length} on each device)",
+        "tokens per step": f"{tokens_per_step:,}",
+        "steps": f"{steps:,}",
+        "steps per epoch": f"{per_epoch / accumulate:,.4g}",
+        "tokens to be seen": f"{tokens_per_step * steps:,}  ({batches / per_epoch:.2f} epochs of {epoch_tokens:,})",
+    }
+    lines["time"] = wall_time(config, data, model, steps)
+    width = max(map(len, lines))
+    return "\n".join(f"{name:{width}}  {value}" for name, value in lines.items())
+
+
+def wall_time(config: RunConfig, data: DataModule, model: Model, steps: int) -> str:
+    """How long the run takes on this machine: a few steps and a batch of validation are timed now."""
+    rows, accumulate = config.trainer.batch_size_per_device, config.trainer.accumulate_grad_batches
+    trial = try_batch_size(config, data, model, rows, steps=TIMED_STEPS)
+    if trial.note:
+        return f"not known: a step with {rows} rows {trial.note}"
+    batches = steps * accumulate
+    validation_batches = batches_of_validations(config, data, batches)
+    training = trial.mean_seconds * batches
+    validating = 0.0
+    if validation_batches:
+        validating = validation_batches * validation_seconds(config, data, model, rows)
+    device = "GPU" if device_of(config).type == "cuda" else "CPU"
+    alone = "" if config.trainer.cpu_processes == 1 else ", one process alone"
+    return (
+        f"about {clock(training + validating)}  (estimate: steps of {trial.mean_seconds * accumulate:.3g} s"
+        f" timed just now on this {device}{alone}, and {clock(validating)} of validations)"
+    )
+
+
+def batches_of_validations(config: RunConfig, data: DataModule, batches: int) -> int:
+    """Batches that all validations of the run read together: before the first step, now and then, and at the end."""
+    settings = config.trainer
+    at_once = settings.batch_size_per_device * settings.cpu_processes
+    sample, full = (-(-len(rows) // at_once) for rows in (data.sample, data.rows["valid"]))
+    bound = limit(config.debugging.limit_val_batches)
+    each = sample if bound is None else min(sample, bound) if isinstance(bound, int) else int(sample * bound)
+    before = each if settings.val_sanity == -1 else min(each, settings.val_sanity)
+    interval = validation_interval(config, max(1, data.batches_per_epoch() // settings.cpu_processes), batches)
+    return before + each * -(-batches // interval) + (full if sample < full else 0)

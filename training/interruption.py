@@ -1,4 +1,4 @@
-"""A run that is asked to stop saves its state between two batches, on all processes together."""
+"""A run that receives a signal saves its state between two batches, on all processes together, and stops."""
 
 from __future__ import annotations
 
@@ -10,109 +10,105 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from core.environment import JOB_RUN_DIR
 from core.files import append_row, read_rows
 from runs import RunFolder
-from runs.folder import JOB_RUN_DIR
-from runs.notice import shortest
-from runs.signals import BY_HAND, GOES_ON, listener
+from runs.process import EXIT_BY_HAND, EXIT_RESUMABLE, signals
+from runs.slurm import shortest_grace_period
 from training.checkpoints import Checkpoints
-from training.stop import StopRun
+from training.errors import RunStopped
+from training.lightning import any_process, disable_signal_handlers, is_accumulating
 
-MARGIN = 2  # times what a checkpoint takes has to fit into the notice that a job gets
+MARGIN = 2  # the grace period of a job has to be so many times as long as a checkpoint takes
 CLOCK = 300.0  # seconds between checkpoints where it does not
 SHARE = 0.05  # of the time that checkpoints by the clock may take
 
 
-class Interrupted(StopRun):
-    """The state is saved, and can be gone on from."""
+class Interrupted(RunStopped):
+    """The state is saved and can be resumed."""
 
     def __init__(self, step: int, folder: RunFolder) -> None:
-        by_hand = listener.asked is signal.SIGINT
-        if JOB_RUN_DIR in os.environ and not by_hand:  # what a person stopped nobody starts again
+        by_hand = signals.received is signal.SIGINT
+        if JOB_RUN_DIR in os.environ and not by_hand:  # Ctrl-C: nothing starts it again
             how = ", and the job goes on from there when it is queued again."
         else:
             saved = str(folder.checkpoints / "last.ckpt")
             how = f". Go on with:\n  python train_model.py --resume_training_ckpt {shlex.quote(saved)}"
-        super().__init__(f"{listener.why}; step {step} is saved{how}")
-        self.cause = listener.cause
-        self.status = BY_HAND if by_hand else GOES_ON
+        super().__init__(f"{signals.why}; step {step} is saved{how}")
+        self.cause = signals.cause
+        self.status = EXIT_BY_HAND if by_hand else EXIT_RESUMABLE
 
 
-class Interruption(pl.Callback):
-    """Saves and stops at the next batch after a signal; saves by the clock where a signal may come too late for that.
+class InterruptionCallback(pl.Callback):
+    """Saves and stops at the next batch after a signal; also saves by the clock where the grace period is too short.
 
-    A batch of a validation is such a batch too: the attempt after it begins with that validation.
+    A signal during a validation stops it too: the next attempt begins with that validation.
     """
 
     def __init__(self, checkpoints: Checkpoints, folder: RunFolder, attempt: int) -> None:
         self.checkpoints = checkpoints
         self.folder = folder
         self.attempt = attempt
-        self.notice: tuple[int, str] | None = None
-        self.noted = 0.0  # seconds of a checkpoint that attempts.jsonl has
+        self.grace_period: tuple[int, str] | None = None  # seconds, and whose it is
+        self.recorded = 0.0  # seconds of a checkpoint that attempts.jsonl has
         self.every: float | None = None  # seconds between checkpoints; the first process's decides
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """From here to the end of training a signal is only noted; Lightning's own handlers would stop or hang."""
-        trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
-        listener.training = stage == "fit"
+        """From here to the end of training a signal is only recorded."""
+        disable_signal_handlers(trainer)
+        signals.training = stage == "fit"
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.checkpoints.saved_at = time.monotonic()
         if trainer.is_global_zero:
-            self.notice = shortest(self.folder.path)
+            self.grace_period = shortest_grace_period(self.folder.path)
             rows = read_rows(self.folder.attempts)
             earlier = [row["checkpoint_seconds"] for row in rows if isinstance(row.get("checkpoint_seconds"), float)]
             if earlier:
-                self.judge(max(earlier[-3:]))
+                self.save_by_clock_if_slow(max(earlier[-3:]))
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         if batch_idx % trainer.accumulate_grad_batches:  # gradients of an unfinished step are not in a checkpoint
             return
-        self.note_duration(trainer)
+        self.record_duration(trainer)
         late = self.every is not None and time.monotonic() - self.checkpoints.saved_at > self.every
-        if self.agreed(trainer, listener.asked is not None or late):
+        if any_process(trainer, signals.received is not None or late):
             if self.checkpoints.saved_step != trainer.global_step:
                 self.checkpoints.save(trainer)
-            self.note_duration(trainer)
-            if self.agreed(trainer, listener.asked is not None):
+            self.record_duration(trainer)
+            if any_process(trainer, signals.received is not None):
                 raise Interrupted(trainer.global_step, self.folder)
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *rest: Any, **more: Any) -> None:
-        # The last validation is not cut short: where all is trained, nothing would run it again.
-        if not listener.training or trainer.sanity_checking or trainer.should_stop:
+        # The last validation is not cut short: after the last step nothing would run it again.
+        if not signals.training or trainer.sanity_checking or trainer.should_stop:
             return
-        if trainer.fit_loop._should_accumulate() or not self.agreed(trainer, listener.asked is not None):
+        if is_accumulating(trainer) or not any_process(trainer, signals.received is not None):
             return
         if self.checkpoints.saved_step != trainer.global_step:
             self.checkpoints.save(trainer)
-        self.note_duration(trainer)
+        self.record_duration(trainer)
         raise Interrupted(trainer.global_step, self.folder)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        listener.training = False
-        self.note_duration(trainer)
+        signals.training = False
+        self.record_duration(trainer)
 
-    @staticmethod
-    def agreed(trainer: pl.Trainer, wanted: bool) -> bool:
-        """Whether any process wants it."""
-        return trainer.strategy.reduce_boolean_decision(wanted, all=False) if trainer.world_size > 1 else wanted
+    def record_duration(self, trainer: pl.Trainer) -> None:
+        """Record how long a checkpoint takes: the first time, and when it takes much longer."""
+        seconds = self.checkpoints.seconds
+        if trainer.is_global_zero and seconds > 1.5 * self.recorded:
+            self.recorded = seconds
+            append_row(self.folder.attempts, {"attempt": self.attempt, "checkpoint_seconds": round(seconds, 3)})
+            self.save_by_clock_if_slow(seconds)
 
-    def note_duration(self, trainer: pl.Trainer) -> None:
-        """Write down how long a checkpoint takes: the first time, and when it takes much longer."""
-        taken = self.checkpoints.seconds
-        if trainer.is_global_zero and taken > 1.5 * self.noted:
-            self.noted = taken
-            append_row(self.folder.attempts, {"attempt": self.attempt, "checkpoint_seconds": round(taken, 3)})
-            self.judge(taken)
-
-    def judge(self, taken: float) -> None:
-        """Warn where a checkpoint does not fit into the notice, and save by the clock from then on."""
-        if self.notice is None or MARGIN * taken <= self.notice[0]:
+    def save_by_clock_if_slow(self, taken: float) -> None:
+        """Warn where a checkpoint does not fit into the grace period, and save by the clock from then on."""
+        if self.grace_period is None or MARGIN * taken <= self.grace_period[0]:
             return
-        seconds, what = self.notice
+        seconds, what = self.grace_period
         if self.every is None:
             print(
                 f"warning: a checkpoint took {taken:.0f} s, and between the warning of {what} and the end this job has "

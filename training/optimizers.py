@@ -1,18 +1,19 @@
-"""Parameter groups, the optimizer over them and its schedule."""
+"""Parameter groups, the optimizer over them and its learning rate schedule."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from config.settings import Optimizer
-from training.schedules import schedule
 
-USUAL = ("decay", "no_decay")  # groups that have the learning rate itself
-OLD_NAME = re.compile(r"x[\d.e+-]+")  # of the step size's group in older checkpoints: its multiple
+MAIN_GROUPS = ("decay", "no_decay")  # with the learning rate itself
+OLD_NAME = re.compile(r"x[\d.e+-]+")  # of the step size's group in older checkpoints, such as x1500
 
 
 def parameter_groups(
@@ -41,11 +42,11 @@ def parameter_groups(
 
 
 def learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """The rates of now, by names that are the same in every run: learning_rate, learning_rate/step_size."""
+    """The present rates, by names that are the same in every run: learning_rate, learning_rate/step_size."""
     rates = {}
     for group in optimizer.param_groups:
         name = "step_size" if OLD_NAME.fullmatch(group["name"]) else group["name"]
-        rates["learning_rate" if name in USUAL else f"learning_rate/{name}"] = group["lr"]
+        rates["learning_rate" if name in MAIN_GROUPS else f"learning_rate/{name}"] = group["lr"]
     return dict(sorted(rates.items()))
 
 
@@ -75,3 +76,34 @@ def optimizer_and_schedule(
     optimizer = build_optimizer(model, settings, rows_per_step, multipliers)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(settings, total_steps))
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def warm_up_steps(settings: Optimizer, total_steps: int) -> int:
+    """Steps in which the rate rises."""
+    end = settings.max_scheduling_steps or total_steps
+    warm = end // 10 if settings.warm_up_steps is None else settings.warm_up_steps
+    return max(warm, round(0.3 * end)) if settings.lr_schedule == "one_cycle" else warm
+
+
+def schedule(settings: Optimizer, total_steps: int) -> Callable[[int], float]:
+    """Step number to factor: a linear warm-up, then the chosen shape down to 1 / min_lr_scale.
+
+    One factor serves every parameter group, so their rates keep their ratio at every step.
+    """
+    start, floor = 1 / settings.warm_up_base_lr_divider, 1 / settings.min_lr_scale
+    end, warm = settings.max_scheduling_steps or total_steps, warm_up_steps(settings, total_steps)
+
+    def factor(step: int) -> float:
+        if step < warm:
+            progress = step / warm
+            if settings.lr_schedule == "one_cycle":
+                progress = (1 - math.cos(math.pi * progress)) / 2
+            return start + (1 - start) * progress
+        progress = min(1.0, (step - warm) / max(1, end - warm))
+        if settings.lr_schedule == "constant":
+            return 1.0
+        if settings.lr_schedule == "linear":
+            return 1 + (floor - 1) * progress
+        return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
+
+    return factor

@@ -1,6 +1,7 @@
 """Measures a run while it trains: one row of metrics every n steps and after every validation.
 
 A row holds where it was measured (step, epoch, tokens, FLOPs and seconds of training so far, time, attempt) and what.
+Beside it: model.json for programs and model.txt for people, which say what is trained and on how much hardware.
 """
 
 from __future__ import annotations
@@ -14,13 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.loggers.logger import Logger
-from torch import Tensor
+from torch import Tensor, nn
 
 from core.files import append_row, read_rows, write_json, write_text
-from models import LanguageModel
+from models.model import Model
+from runs import is_first_process
 from runs.metrics import schema
+from training.language import bits_per_byte, evaluation_line, num_targets
+from training.lightning import batches_begun, is_accumulating, mean_over_processes
 from training.optimizers import learning_rates
+
+DEPTH = 3  # levels of modules that model.txt names
 
 
 class MetricsFile(Logger):
@@ -46,26 +53,28 @@ class MetricsFile(Logger):
         return ""
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """The settings stand in config.json."""
+        """The settings are in config.json."""
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         row = {"step": step, **metrics}
         append_row(self.path, row)
         if row.keys() - self.columns.keys():
             self.columns |= dict.fromkeys(row)
-            with suppress(OSError):  # a full disk costs the note, not the run
+            with suppress(OSError):  # a full disk must not end the run
                 write_json(self.schema, schema(self.columns))
 
     @staticmethod
-    def cut(path: Path, step: int) -> None:
-        """Drop the rows past `step`, and a half-written last line: a resumed run writes them again, and its alarms."""
+    def truncate_after(path: Path, step: int) -> None:
+        """Drop the rows and alarms after `step`, and a half-written last line: a resumed run writes them again."""
         for file in (path, path.with_name("alarms.jsonl")):
             if file == path or file.exists():
                 rows = [row for row in read_rows(file) if row.get("step", 0) <= step]
-                # What came after the last step, the whole split's validation and the test, comes again.
+                # The validation of the full split and the test, after the last step, are run again.
                 here = [row for row in rows if row.get("step") == step]
-                again = [row for row in here if "valid_loss" in row][1:] + [row for row in here if "test_loss" in row]
-                rows = [row for row in rows if not any(row is other for other in again)]
+                repeated = [row for row in here if "valid_loss" in row][1:] + [
+                    row for row in here if "test_loss" in row
+                ]
+                rows = [row for row in rows if not any(row is other for other in repeated)]
                 write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
@@ -82,20 +91,26 @@ class Recorder(pl.Callback):
         expected_targets: Callable[[str], int | None],
         log_gradients: bool = False,
         batch_flops: dict[int, int] | None = None,
+        deferred: bool = False,
     ) -> None:
+        """deferred: losses and norms stay on the device until `flush`, without a sync at every step."""
         self.log_every = log_every
         self.attempt = attempt
         self.tokens_per_byte = tokens_per_byte  # of each split's text
         self.batches_per_epoch = batches_per_epoch
         self.total_steps = total_steps
-        self.expected_targets = expected_targets  # that an evaluation of a split has to have read at its end
+        self.expected_targets = expected_targets  # of an evaluation of a split; None: unknown
         self.log_gradients = log_gradients
-        self.batch_flops = batch_flops or {}  # of one process, by the number of steps down the energy; 0 for none
+        self.batch_flops = batch_flops or {}  # of one process, by the number of steps down the energy
+        self.deferred = deferred
+        self.pending_losses: list[Tensor] = []
+        self.pending_norms: list[Tensor] = []
+        self.before_flush: list[Callable[[pl.Trainer], None]] = []  # the divergence guard judges these batches first
         self.readers: list[Callable[[dict[str, Any]], None]] = []  # called with every row that is written
         self.tokens = 0
         self.flops = 0
         self.seconds = 0.0
-        self.waited = 0.0  # seconds of these that passed in waiting for batches
+        self.waited = 0.0  # seconds of these spent waiting for batches
         self.losses: list[float] = []  # of the steps since the last row
         self.norms: list[float] = []
         self.layer_norms: dict[str, float] = {}
@@ -115,6 +130,21 @@ class Recorder(pl.Callback):
             setattr(self, name, list(value) if isinstance(value, list) else value)
         self.interval = (self.tokens, self.seconds, self.waited)
         self.clock = 0.0
+        self.pending_losses, self.pending_norms = [], []  # a rollback abandons them
+
+    def flush(self, trainer: pl.Trainer) -> None:
+        """Read what is still on the device; all processes call it together, before a row and before every save."""
+        for judge in self.before_flush:
+            judge(trainer)
+        if self.pending_losses:
+            losses = mean_over_processes(trainer, torch.stack(self.pending_losses)).tolist()
+            self.losses += losses
+            self.last_loss = losses[-1]
+            if math.isnan(self.first_loss):
+                self.first_loss = losses[0]
+        if self.pending_norms:
+            self.norms += torch.stack(self.pending_norms).tolist()
+        self.pending_losses, self.pending_norms = [], []
 
     @property
     def tokens_per_second(self) -> float:
@@ -127,7 +157,7 @@ class Recorder(pl.Callback):
         # Time between batches counts (the loader's), time in validation and checkpoints does not.
         if not self.clock:
             self.clock = time.perf_counter()
-            self.loader_clock = getattr(trainer.train_dataloader, "waited", 0.0)
+            self.loader_clock = getattr(trainer.train_dataloader, "wait_seconds", 0.0)
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
         if self.log_gradients and (trainer.global_step + 1) % self.log_every == 0:
@@ -140,29 +170,35 @@ class Recorder(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        loss: Tensor = outputs["loss"].detach() * trainer.accumulate_grad_batches
-        if trainer.world_size > 1:
-            loss = trainer.strategy.reduce(loss, reduce_op="mean")
-        self.losses.append(float(loss))
-        self.tokens += batch["input_ids"][:, 1:].numel() * trainer.world_size
-        steps = int(getattr(pl_module, "measures", {}).get("steps", 0))
-        # Processes may draw different numbers of steps; this one's stands for all.
+        loss = outputs["loss"].detach() * trainer.accumulate_grad_batches
+        norm = getattr(pl_module, "gradient_norm", None)
+        is_step, step = not is_accumulating(trainer), trainer.global_step
+        row_is_due = is_step and (step % self.log_every == 0 or step == self.total_steps)
+        if self.deferred:
+            self.pending_losses.append(loss)
+            if is_step:
+                self.pending_norms.append(torch.zeros_like(loss) if norm is None else norm.to(loss))
+            if row_is_due:
+                self.flush(trainer)
+        else:
+            self.losses.append(float(mean_over_processes(trainer, loss)))
+        self.tokens += num_targets(batch) * trainer.world_size
+        steps = int(getattr(pl_module, "measured", {}).get("steps", 0))
+        # Processes may draw different numbers of steps; this one's is taken for all.
         self.flops += self.batch_flops.get(steps, 0) * trainer.world_size
-        now, waited = time.perf_counter(), getattr(trainer.train_dataloader, "waited", 0.0)
+        now, waited = time.perf_counter(), getattr(trainer.train_dataloader, "wait_seconds", 0.0)
         self.seconds, self.clock = self.seconds + now - self.clock, now
         self.waited, self.loader_clock = self.waited + waited - self.loader_clock, waited
-        if trainer.fit_loop._should_accumulate():
-            return
-        step = trainer.global_step
-        self.norms.append(float(getattr(pl_module, "gradient_norm", None) or 0.0))
-        self.last_loss = self.losses[-1]
-        if math.isnan(self.first_loss):
-            self.first_loss = self.last_loss
-        if step % self.log_every == 0 or step == self.total_steps:
+        if is_step and not self.deferred:
+            self.norms.append(float(norm or 0.0))
+            self.last_loss = self.losses[-1]
+            if math.isnan(self.first_loss):
+                self.first_loss = self.last_loss
+        if row_is_due:
             self.log_row(trainer, step)
 
     def log_row(self, trainer: pl.Trainer, step: int) -> None:
-        measures = getattr(trainer.lightning_module, "measures", {})
+        measures = getattr(trainer.lightning_module, "measured", {})
         clip = trainer.gradient_clip_val or math.inf
         row = {
             "train_loss": math.fsum(self.losses) / len(self.losses),
@@ -181,7 +217,7 @@ class Recorder(pl.Callback):
     def write(self, trainer: pl.Trainer, step: int, row: dict[str, float]) -> None:
         if not trainer.is_global_zero:
             return
-        epoch = (trainer.fit_loop.epoch_loop.total_batch_idx + 1) / self.batches_per_epoch
+        epoch = batches_begun(trainer) / self.batches_per_epoch
         shared = {
             "epoch": round(epoch, 4),
             "tokens": self.tokens,
@@ -200,25 +236,53 @@ class Recorder(pl.Callback):
 
     @property
     def measured(self) -> dict[str, float]:
-        """What the last validation found, under the names of its row."""
+        """The results of the last validation, under the names of its row."""
         return {f"valid_{name}": value for name, value in self.results.get("valid", {}).items()}
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.log_evaluation(trainer, pl_module, "test")
 
     def log_evaluation(self, trainer: pl.Trainer, pl_module: pl.LightningModule, split: str) -> None:
-        """Write and print what an evaluation found."""
-        assert isinstance(pl_module, LanguageModel)
+        """Write and print the results of an evaluation."""
+        assert isinstance(pl_module, Model)
         result = dict(pl_module.results)
-        all_of = self.expected_targets(split)
-        assert all_of is None or result["targets"] == all_of, f"{split}: {result['targets']} targets read of {all_of}"
-        result["bits_per_byte"] = result["loss"] * self.tokens_per_byte[split] / math.log(2)
+        expected = self.expected_targets(split)
+        assert expected in (None, result["targets"]), f"{split}: {result['targets']} targets read of {expected}"
+        result["bits_per_byte"] = bits_per_byte(result["loss"], self.tokens_per_byte[split])
         self.results[split] = result
         self.write(trainer, trainer.global_step, {f"{split}_{name}": value for name, value in result.items()})
         if trainer.is_global_zero:
-            print(
-                f"step {trainer.global_step:>6}  {split} loss {result['loss']:.4f} nats, "
-                f"{result['bits_per_byte']:.4f} bits per byte, accuracy {result['accuracy']:.1%}, "
-                f"of {result['targets']:,.0f} tokens"
-            )
+            print(f"step {trainer.global_step:>6}  {evaluation_line(split, result)}")
         self.clock = 0.0
+
+
+def record_model(folder: Path, model: pl.LightningModule, trainer: pl.Trainer) -> None:
+    if not is_first_process():
+        return
+    parameters = list(model.parameters())
+    sizes = {
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "trainable_parameters": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        "bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+        "accelerator": type(trainer.accelerator).__name__.removesuffix("Accelerator").lower(),
+        "devices_per_node": trainer.num_devices,
+        "nodes": trainer.num_nodes,
+        "processes": trainer.world_size,
+        "precision": str(trainer.precision),
+    }
+    write_json(folder / "model.json", sizes)
+    write_text(folder / "model.txt", module_table(model))
+
+
+def module_table(model: nn.Module) -> str:
+    """A line a module: name, kind, parameters; modules without parameters are skipped."""
+    rows = [("module", "kind", "parameters"), ("(all)", type(model).__name__, size_of(model))]
+    for name, module in model.named_modules():
+        if name and name.count(".") < DEPTH and any(True for _ in module.parameters()):
+            rows.append((name, type(module).__name__, size_of(module)))
+    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    return "".join(f"{name:{first}}  {kind:{second}}  {size:>15}\n" for name, kind, size in rows)
+
+
+def size_of(module: nn.Module) -> str:
+    return f"{sum(parameter.numel() for parameter in module.parameters()):,}"

@@ -1,30 +1,52 @@
-"""What a run came to, and what to type next."""
+"""What a run came to, beside its references and its Transformer++ twin, and what to type next."""
 
 from __future__ import annotations
 
 import math
+import os
 import shlex
+import subprocess
+import sys
+from pathlib import Path
+from statistics import mean
+from typing import Any
 
+import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch._dynamo.utils import compilation_time_metrics
 
 from config import RunConfig
-from data import DataModule
-from data.baselines import ngram_baselines
+from config.record import to_yaml
+from config.settings import Transformer
+from config.twin import baseline_config
+from core.files import read_rows, write_text
+from core.text import format_amount
+from data.module import DataModule
+from models import build_model
 from runs import RunFolder, is_first_process
 from runs.pages import write_after_run
-from training.comparison import compare_with_baseline
-from training.showing import attempt, is_rehearsal, show_model, worth_showing
+from training.cost import batch_costs
+from training.language import bits_per_byte, reference_losses
+from training.lightning import started_its_processes
+from training.showing import is_debug_run, or_report, show_model, worth_showing
 from training.trainer import Training
-from training.verdicts import stats_lines
+from training.usage import stats_lines
 
-NEAR_ZERO = 0.05  # share of the first loss that counts as learnt by heart
+NEAR_ZERO = 0.05  # share of the first loss that counts as memorised
+TRAIN_SCRIPT = Path(__file__).resolve().parent.parent / "train_model.py"
+NEARLY_EQUAL = 0.05
+EQUAL_STEPS, EQUAL_FLOPS = "Transformer++, equal steps", "Transformer++, equal FLOPs"
+# Variables that tell a process that it belongs to this run.
+THIS_RUN = (
+    *("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("EBT_RUN_DIR", "EBT_JOB_RUN_DIR", "EBT_LINEAGE"),
+)
 
 
 def closing_report(config: RunConfig, folder: RunFolder, data: DataModule, training: Training) -> int:
-    """Print the result beside the baselines, where everything is, and the next commands; returns the exit status."""
+    """Print the result beside its references, where everything is, and the next commands; returns the exit status."""
     if not is_first_process():
         return 0
     status = 0
@@ -41,13 +63,13 @@ def closing_report(config: RunConfig, folder: RunFolder, data: DataModule, train
     if config.debugging.profiler:
         print_profile(folder)
     if worth_showing(config, training):
-        attempt("the model", lambda: show_model(config, folder, data, training.model, training.trainer.global_step))
-    goal, words = training.ending.verdict()
-    if words and not is_rehearsal(config):
-        print(f"\n{words}")
-        status = status or goal
-    if config.testing.compare_baseline and is_rehearsal(config):
-        print("--compare_baseline: not after a rehearsal")
+        or_report("the model", lambda: show_model(config, folder, data, training.model, training.trainer.global_step))
+    goal_status, sentence = training.early_stop.verdict()
+    if sentence and not is_debug_run(config):
+        print(f"\n{sentence}")
+        status = status or goal_status
+    if config.testing.compare_baseline and is_debug_run(config):
+        print("--compare_baseline: not after a debug run")
     elif config.testing.compare_baseline:
         compare_with_baseline(config, folder, data, training)
     print()
@@ -77,21 +99,15 @@ def typed(flags: dict[str, str | None]) -> str:
 def print_results(
     config: RunConfig, data: DataModule, split: str, result: dict[str, float], tokens_per_byte: float
 ) -> None:
-    """The model's loss beside what counting gives on the very same tokens."""
+    """The model's loss beside the references, which are computed on the same tokens."""
     rows, targets = data.rows[split], int(result["targets"])
-    part = (
-        f"{targets:,} tokens"
-        if targets == rows.num_targets
-        else f"the first {targets:,} of {rows.num_targets:,} tokens"
-    )
+    part = f"{targets:,} tokens" if targets == rows.num_units else f"the first {targets:,} of {rows.num_units:,} tokens"
     table = Table(box=box.SIMPLE_HEAD, title=f"{split} split, {part}", title_justify="left")
     for heading in ("", "nats per token", "bits per byte"):
         table.add_column(heading, justify="left" if not heading else "right")
-    counted = ngram_baselines(data.rows["train"].tokens, rows.tokens[: targets + 1], data.tokenizer.vocab_size)
-    lines = {f"{name} counts": value for name, value in counted.items()}
-    for name, value in {**lines, config.run.model_name: result["loss"]}.items():
+    for name, loss in {**reference_losses(data, split, targets), config.run.model_name: result["loss"]}.items():
         style = "bold" if name == config.run.model_name else None
-        table.add_row(name, f"{value:.4f}", f"{value * tokens_per_byte / math.log(2):.4f}", style=style)
+        table.add_row(name, f"{loss:.4f}", f"{bits_per_byte(loss, tokens_per_byte):.4f}", style=style)
     Console().print(table)
     by_step = {
         name.removeprefix("loss_step_"): value for name, value in result.items() if name.startswith("loss_step_")
@@ -102,15 +118,17 @@ def print_results(
 
 
 def overfit_verdict(first: float, last: float) -> int:
-    """Say whether the fixed batches were learnt by heart."""
-    went = f"--overfit_batches: the loss went from {first:.4f} to {last:.4f}"
+    """Print whether the fixed batches were memorised; returns the exit status."""
+    change = f"--overfit_batches: the loss went from {first:.4f} to {last:.4f}"
     if last <= NEAR_ZERO * first:
-        print(f"{went}: the model learns these batches by heart, as it should.")
+        print(f"{change}: the model memorises these batches, as it should.")
         return 0
     if last <= 0.5 * first:
-        print(f"{went}: falling, but not near zero yet; give it more --max_steps.")
+        print(f"{change}: falling, but not near zero yet; give it more --max_steps.")
     else:
-        print(f"{went}: it does not learn even these few batches; look at the loss, the learning rate and the labels.")
+        print(
+            f"{change}: it does not learn even these few batches; look at the loss, the learning rate and the labels."
+        )
     return 1
 
 
@@ -120,3 +138,92 @@ def print_profile(folder: RunFolder) -> None:
         if file.suffix == ".txt":
             print(f"\n{file}")
             print("\n".join(file.read_text().splitlines()[:25]))
+
+
+def compare_with_baseline(config: RunConfig, folder: RunFolder, data: DataModule, training: Training) -> None:
+    """--compare_baseline: train the twins in their own processes and print a table; an error there fails nothing."""
+    try:
+        twin = baseline_config(config)
+        (_, own), (_, plain) = (size_and_flops(each, data) for each in (config, twin))
+        ratio = own / plain
+        twins = {EQUAL_STEPS: twin}
+        if abs(ratio - 1) > NEARLY_EQUAL:
+            twins[EQUAL_FLOPS] = baseline_config(config, ratio)
+        runs = {config.run.model_name: (config, folder)}
+        for name, each in twins.items():
+            other = train_twin(name, each, folder, training)
+            if other is None:
+                return
+            runs[name] = (each, other)
+        print_comparison(runs, data, training, ratio)
+    except KeyboardInterrupt:
+        print("--compare_baseline: stopped by hand; the run before it is finished and kept", file=sys.stderr)
+    except Exception as error:
+        print(f"--compare_baseline: no comparison: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def train_twin(name: str, twin: RunConfig, folder: RunFolder, training: Training) -> RunFolder | None:
+    """The folder of the twin's run; None where it was not trained, with a line that says why."""
+    settings = folder.path / ("transformer++.yaml" if name == EQUAL_STEPS else "transformer++-flops.yaml")
+    write_text(settings, to_yaml(twin))
+    if not started_its_processes(training.trainer):
+        print(f"--compare_baseline: train it as a job of its own: python train_model.py --config {settings}")
+        return None
+    print(f"\n--compare_baseline: {name}, {twin.trainer.max_steps:,} steps: {twin.run.run_name}\n")
+    sys.stdout.flush()
+    torch.cuda.empty_cache()
+    command = [sys.executable, str(TRAIN_SCRIPT), "--config", str(settings)]
+    own = {name: value for name, value in os.environ.items() if name not in THIS_RUN}
+    status = subprocess.run(command, env=own).returncode
+    other = RunFolder.newest(twin.logging.logs_dir, twin.run.run_name, may_begin=True)
+    if status or other is None:
+        print(f"--compare_baseline: the Transformer++ ended with status {status}: no comparison", file=sys.stderr)
+        return None
+    return other
+
+
+def print_comparison(
+    runs: dict[str, tuple[RunConfig, RunFolder]], data: DataModule, training: Training, ratio: float
+) -> None:
+    title = "valid split, nats per token and bits per byte"
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title=title, title_justify="left")
+    for heading in ("", "parameters", "steps", "tokens", "FLOP", "seconds", "nats", "bits"):
+        # of 80 columns a name takes two lines rather than a digit of the numbers
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
+    for name, (config, folder) in runs.items():
+        parameters, per_step = size_and_flops(config, data)
+        flops = per_step * config.trainer.accumulate_grad_batches * training.trainer.world_size
+        row = final_row(folder)
+        table.add_row(
+            *(
+                name,
+                f"{parameters:,}",
+                f"{row['step']:,}",
+                f"{row['tokens']:,}",
+                format_amount(row["step"] * flops, ""),
+            ),
+            *(f"{row['seconds']:,.0f}", f"{row['valid_loss']:.4f}", f"{row['valid_bits_per_byte']:.4f}"),
+        )
+    print()
+    Console().print(table)
+    print(
+        f"A step of the EBT takes {ratio:.1f} times the FLOPs of one of the Transformer++, on the same text. With equal"
+    )
+    print("FLOPs the Transformer++ takes so many more steps. Seconds are of training, without validation.")
+
+
+def final_row(folder: RunFolder) -> dict[str, Any]:
+    """The newest value of every column of a run."""
+    merged: dict[str, Any] = {"valid_loss": math.nan, "valid_bits_per_byte": math.nan}
+    for row in read_rows(folder.metrics):
+        merged |= row
+    return merged
+
+
+def size_and_flops(config: RunConfig, data: DataModule) -> tuple[int, float]:
+    """Parameters of the model, and FLOPs of a batch: their mean where the number of its steps is drawn."""
+    tokenizer = data.processor
+    model = build_model(config, tokenizer.vocab_size, tokenizer.separator_id, tokenizer.pad_id)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    costs = batch_costs(model, config.trainer.batch_size_per_device, config[Transformer].context_length)
+    return parameters, mean(cost.flops for cost in costs.values())

@@ -1,4 +1,4 @@
-"""What a person sees of a trained model: the descent of its energy, how it ranks tokens, and a sample of its text."""
+"""Shows a trained language model: the descent of its energy, how it ranks tokens, and a sample of its text."""
 
 from __future__ import annotations
 
@@ -12,74 +12,76 @@ import torch
 from torch import Tensor
 
 from config import RunConfig
+from config.settings import Transformer
 from core.files import append_row, write_atomically
-from data import DataModule
-from models import LanguageModel
-from models.energy_language_model import EnergyLanguageModel, Thinking
-from models.probe import Descent, descent, ranking, sample
+from core.text import printable_lines
+from data.module import DataModule
+from models.energy_model import WalkCurve, WalkSettings, walk_curve
+from models.language import EnergyLM, ranking, sample
+from models.model import Model
 from runs import RunFolder
 from runs.pictures import GREY, SHADE, pyplot
-from training.find import device_of
+from training.devices import device_of
 from training.trainer import Training
 
-FEWEST_STEPS = 50  # of training: there is little to see before, and looking must cost little beside the training
-POSITIONS = 1024  # of held-out text that are looked at
+FEWEST_STEPS = 50  # of training: there is little to see before, and showing must cost little beside the training
+POSITIONS = 1024  # of held-out text
 PROMPT_BYTES, SAMPLE_TOKENS, TEMPERATURE = 64, 160, 0.8
-SEARCHED = 1_000_000  # tokens among which the sample's document is looked for
+SEARCHED = 1_000_000  # tokens in which a document for the sample is searched
 PLOT_LINES, PLOT_COLUMNS = 8, 60
 
 
-def is_rehearsal(config: RunConfig) -> bool:
+def is_debug_run(config: RunConfig) -> bool:
     debugging = config.debugging
     return debugging.fast_dev_run or debugging.debug_mode or debugging.overfit_batches > 0
 
 
 def worth_showing(config: RunConfig, training: Training) -> bool:
     """Whether a model was really trained."""
-    trained = not is_rehearsal(config) and not config.testing.only_test
+    trained = not is_debug_run(config) and not config.testing.only_test
     return trained and training.trainer.global_step >= FEWEST_STEPS
 
 
-def show_model(config: RunConfig, folder: RunFolder, data: DataModule, model: LanguageModel, step: int) -> None:
+def show_model(config: RunConfig, folder: RunFolder, data: DataModule, model: Model, step: int) -> None:
     """Print and draw what the model does with held-out text."""
     if not len(data.rows["valid"]):
         return
     model = model.to(device_of(config)).eval()
-    wanted = -(-POSITIONS // config.architecture.context_length)
-    rows_BS = held_out_rows(data, min(wanted, config.trainer.batch_size_per_device)).to(model.device)
+    rows = -(-POSITIONS // config[Transformer].context_length)
+    rows_BS = held_out_rows(data, min(rows, config.trainer.batch_size_per_device)).to(model.device)
     with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
-        if isinstance(model, EnergyLanguageModel):
+        if isinstance(model, EnergyLM):
             energy_model = model
-            attempt("the descent of the energy", lambda: show_descent(energy_model, rows_BS, folder.path))
-            attempt("the ranking of tokens", lambda: show_ranking(energy_model, rows_BS, data))
-        attempt("a sample", lambda: show_sample(config, folder.path, data, model, step))
+            or_report("the descent of the energy", lambda: show_descent(energy_model, rows_BS, folder.path))
+            or_report("the ranking of tokens", lambda: show_ranking(energy_model, rows_BS, data))
+        or_report("a sample", lambda: show_sample(config, folder.path, data, model, step))
 
 
-def attempt(what: str, show: Callable[[], None]) -> None:
-    """Show it, or say in one line why not."""
+def or_report(what: str, show: Callable[[], None]) -> None:
+    """Show it, or print in one line why not."""
     try:
         show()
-    except Exception as error:  # the run is trained and saved: nothing that only shows it may fail it
+    except Exception as error:  # the run is trained and saved: showing it must not fail it
         print(f"could not show {what}: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
 
 
 def held_out_rows(data: DataModule, count: int) -> Tensor:
     """Rows from all over the validation split, [B, S+1]."""
     rows = data.rows["valid"]
-    return rows.__getitems__(np.unique(np.linspace(0, len(rows) - 1, count + 1).astype(int)[:-1]).tolist())
+    return rows.__getitems__(np.unique(np.linspace(0, len(rows) - 1, count + 1).astype(int)[:-1]).tolist())["input_ids"]
 
 
-def show_descent(model: EnergyLanguageModel, rows_BS: Tensor, folder: Path) -> None:
-    thinking = model.thinking
-    found = descent(model, rows_BS, max(8, 2 * thinking.step_counts[-1]))
-    curve = Curve.of(found)
-    print(f"\nenergy by steps taken, {found.truth.numel():,} positions of held-out text")
+def show_descent(model: EnergyLM, rows_BS: Tensor, folder: Path) -> None:
+    thinking = model.walk_settings
+    curve_of_walk = walk_curve(model, {"input_ids": rows_BS}, max(8, 2 * thinking.step_counts[-1]))
+    curve = Curve.of(curve_of_walk)
+    print(f"\nenergy by steps taken, {curve_of_walk.truth.numel():,} positions of held-out text")
     print("\n".join(energy_plot(curve, thinking.steps, glyphs(sys.stdout.encoding))))
     write_atomically(folder / "energy.png", lambda file: draw_descent(curve, thinking, file))
     print(f"  drawn in {folder / 'energy.png'}")
 
 
-def show_ranking(model: EnergyLanguageModel, rows_BS: Tensor, data: DataModule) -> None:
+def show_ranking(model: EnergyLM, rows_BS: Tensor, data: DataModule) -> None:
     text = data.rows["train"].tokens
     places = torch.randint(len(text), rows_BS[:, 1:].shape, generator=torch.Generator().manual_seed(0))
     others_BS = torch.from_numpy(text[places.numpy()].astype(np.int64)).to(rows_BS.device)
@@ -88,39 +90,32 @@ def show_ranking(model: EnergyLanguageModel, rows_BS: Tensor, data: DataModule) 
     print("  (against another token, drawn from the training text as often as it occurs there)")
 
 
-def show_sample(config: RunConfig, folder: Path, data: DataModule, model: LanguageModel, step: int) -> None:
-    rows, words = data.rows["valid"], data.tokenizer
-    per_byte = rows.num_targets / max(1, rows.num_bytes)
-    prompt = beginning(rows.tokens[:SEARCHED], words.separator_id, max(1, round(PROMPT_BYTES * per_byte)))
+def show_sample(config: RunConfig, folder: Path, data: DataModule, model: Model, step: int) -> None:
+    rows, tokenizer = data.rows["valid"], data.processor
+    per_byte = rows.num_units / max(1, rows.num_bytes)
+    prompt = beginning(rows.tokens[:SEARCHED], tokenizer.separator_id, max(1, round(PROMPT_BYTES * per_byte)))
     drawn = sample(
         model,
         torch.from_numpy(prompt.astype(np.int64)).to(model.device),
         SAMPLE_TOKENS,
-        config.architecture.context_length,
-        never=(words.separator_id, words.pad_id),
+        config[Transformer].context_length,
+        never=(tokenizer.separator_id, tokenizer.pad_id),
         temperature=TEMPERATURE,
     )
     print(f"\na sample: the beginning of a held-out document, continued at temperature {TEMPERATURE}")
-    texts = {"given": words.decode(prompt), "sample": words.decode(drawn.cpu().numpy())}
+    texts = {"given": tokenizer.decode(prompt), "sample": tokenizer.decode(drawn.cpu().numpy())}
     for name, text in texts.items():
-        print("\n".join(f"  {name:6} | {line}" for line in readable(text, sys.stdout.encoding)))
+        print("\n".join(f"  {name:6} | {line}" for line in printable_lines(text, sys.stdout.encoding)))
     append_row(folder / "samples.jsonl", {"step": step, "prompt": texts["given"], "text": texts["sample"]})
 
 
 def beginning(tokens: np.ndarray, separator_id: int, length: int) -> np.ndarray:
-    """The separator and first tokens of the first document that goes on after them, or of the longest there is."""
+    """The separator and first tokens of the first document longer than that, or of the longest one."""
     starts = np.flatnonzero(tokens == separator_id)
     lengths = np.diff(np.append(starts, len(tokens))) - 1
     long_enough = np.flatnonzero(lengths > length)
-    chosen = long_enough[0] if len(long_enough) else lengths.argmax()
-    return tokens[starts[chosen] : starts[chosen] + 1 + min(length, lengths[chosen])]
-
-
-def readable(text: str, encoding: str | None) -> list[str]:
-    """The lines of a text, with whatever a terminal would obey or cannot show written out as an escape."""
-    shown = "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
-    encoding = encoding or "utf-8"
-    return shown.encode(encoding, "backslashreplace").decode(encoding).split("\n")
+    document = long_enough[0] if len(long_enough) else lengths.argmax()
+    return tokens[starts[document] : starts[document] + 1 + min(length, lengths[document])]
 
 
 class Curve(NamedTuple):
@@ -133,13 +128,13 @@ class Curve(NamedTuple):
     truth: float  # mean energy of the true next token
 
     @classmethod
-    def of(cls, found: Descent) -> Curve:
-        energies = found.energies.cpu().numpy()
+    def of(cls, walk_curve: WalkCurve) -> Curve:
+        energies = walk_curve.energies.cpu().numpy()
         low, high = np.percentile(energies, (25, 75), axis=1)
-        return cls(low, energies.mean(axis=1), high, found.losses.cpu().numpy(), float(found.truth.mean()))
+        return cls(low, energies.mean(axis=1), high, walk_curve.losses.cpu().numpy(), float(walk_curve.truth.mean()))
 
     def limits(self, steps: int) -> tuple[float, float]:
-        """What a picture has to hold: all up to `steps` and, as far as it is near to that, what comes after."""
+        """Limits of a plot: all values up to `steps`, and later ones as far as they are near."""
         values = np.array([self.low, self.mean, self.high])
         inner = [*values[:, : steps + 1].ravel(), self.truth]
         inner = [value for value in inner if np.isfinite(value)] or [0.0]
@@ -150,7 +145,7 @@ class Curve(NamedTuple):
 
 
 class Glyphs(NamedTuple):
-    """What a plot in text is made of."""
+    """Characters of a text plot."""
 
     mean: str
     bar: str
@@ -162,7 +157,7 @@ class Glyphs(NamedTuple):
 
 
 def glyphs(encoding: str | None) -> Glyphs:
-    """Signs that this encoding has."""
+    """Characters that this encoding has."""
     fine = Glyphs("●", "│", "┈", "│", "┤", "▲", "▼")
     try:
         "".join(fine).encode(encoding or "ascii")
@@ -209,7 +204,7 @@ def energy_plot(curve: Curve, evaluated: int, signs: Glyphs) -> list[str]:
     return lines
 
 
-def draw_descent(curve: Curve, thinking: Thinking, file: object) -> None:
+def draw_descent(curve: Curve, thinking: WalkSettings, file: object) -> None:
     """The same as a picture of two panels."""
     from matplotlib.ticker import MaxNLocator
 

@@ -7,53 +7,52 @@ import logging
 import math
 import sys
 import warnings
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.profilers import AdvancedProfiler, Profiler, PyTorchProfiler, SimpleProfiler
 
-from config import RunConfig, SettingsError
+from config import RunConfig
 from config.record import to_dict
-from data import DataModule
-from data.baselines import unigram_baseline
-from models import LanguageModel
+from config.settings import Transformer
+from data.module import DataModule
+from models.model import Model
 from runs import RunFolder, is_first_process
 from runs.attempts import Attempt
-from runs.signals import GOES_ON
-from training.alarms import Facts
-from training.checkpoints import AtomicCheckpointIO, Checkpoints, newest_checkpoint
-from training.company import Company
+from runs.checkpoints import newest_checkpoint
+from runs.process import EXIT_RESUMABLE
+from runs.threads import limit_threads, watch_shared_cores
+from training.checkpoints import AtomicCheckpointIO, Checkpoints
 from training.cost import Cost, batch_costs
-from training.divergence import Divergence, DivergenceGuard, roll_back
-from training.ending import Ending
-from training.guards import Anomaly, GarbageCollection, UnusedParameters
-from training.health import Health
-from training.heartbeat import Heartbeat
-from training.interruption import Interruption
-from training.model_record import record_model
-from training.optimizers import optimizer_and_schedule
-from training.placement import check_world, environments, on_gpu, placement
-from training.progress import Progress
-from training.recorder import MetricsFile, Recorder
-from training.rehearsal import rehearsal
-from training.schedules import warm_up_steps
+from training.debugging import Anomaly, GarbageCollection, UnusedParameters
+from training.devices import check_world, environments, on_gpu, trainer_devices
+from training.divergence import DivergenceGuard, RollbackRequested, restore_before
+from training.fault_injection import fault_injector
+from training.hang_watch import HangWatch
+from training.health import AlarmContext, Alarms
+from training.interruption import InterruptionCallback
+from training.language import check_replay, data_line, tokens_per_byte, training_rows, unigram_loss
+from training.lightning import add_callbacks, add_logger, wait_for_all_processes
+from training.optimizers import optimizer_and_schedule, warm_up_steps
+from training.peers import Peers
+from training.progress import Heartbeat, Progress
+from training.recorder import MetricsFile, Recorder, record_model
+from training.stopping import EarlyStop, StopAtEnd
 from training.usage import Usage
-from training.waiting import limit_threads, watch_neighbours
-from training.wandb_run import Histograms, wandb_run
-from training.watch import Watch
+from training.wandb import Histograms, WandbLogger, wandb_logger
 
 CALIBRATION_ROWS = 8
-VALIDATIONS = 10  # of a run, where nobody says how often
-PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+VALIDATIONS = 10  # of a run, where no flag says how often
+PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
 def prepare_process(config: RunConfig) -> None:
     """What has to be set before any tensor is made."""
-    keep_freed_memory()
+    configure_malloc()
     torch.set_flush_denormal(True)  # softmax tails are denormal: worth 2x on a CPU
     torch.set_float32_matmul_precision(config.trainer.set_matmul_precision)
     pl.seed_everything(config.trainer.seed, workers=True, verbose=False)
@@ -61,36 +60,19 @@ def prepare_process(config: RunConfig) -> None:
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")  # the last step is always logged
     warnings.filterwarnings("ignore", message=".*srun. command is available.*")  # a run without srun is no mistake
-    for package in ("pytorch_lightning", "lightning_fabric"):  # which devices there are, what to buy: no news to a run
+    for package in ("pytorch_lightning", "lightning_fabric"):  # lists of devices, advertisements
         logging.getLogger(f"{package}.utilities.rank_zero").setLevel(logging.WARNING)
     limit_threads()
-    watch_neighbours(partial(print, file=sys.stderr))
+    watch_shared_cores(partial(print, file=sys.stderr))
 
 
-def keep_freed_memory() -> None:
-    """Ask glibc to keep what a step frees for the next step: asking for it anew costs a tenth or more of a step."""
+def configure_malloc() -> None:
+    """Let glibc keep memory that a step frees: asking the kernel for it again costs a tenth of a step or more."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # malloc.h
-        for what, size in ((mmap_threshold, 2**30), (trim_threshold, 2**31 - 1), (top_pad, 2**26)):
-            mallopt(what, size)
-
-
-def check_replay(config: RunConfig, vocab_size: int) -> None:
-    """Refuse a replay buffer that memory cannot hold, before a night is spent on filling it."""
-    energy, length = config.energy, config.architecture.context_length
-    if not energy.mcmc_replay_buffer:
-        return
-    row = 4 * length * vocab_size
-    free = torch.cuda.mem_get_info()[0] if on_gpu(config) else psutil.virtual_memory().available
-    if energy.mcmc_replay_buffer_size * row > free:
-        raise SettingsError(
-            [
-                f"--mcmc_replay_buffer_size is {energy.mcmc_replay_buffer_size}: a row has {length:,} x {vocab_size:,} "
-                f"numbers, so that takes {energy.mcmc_replay_buffer_size * row / 1e9:,.1f} GB, and "
-                f"{free / 1e9:,.1f} GB are free; choose at most {int(free // (2 * row))}."
-            ]
-        )
+        for option, size in ((mmap_threshold, 2**30), (trim_threshold, 2**31 - 1), (top_pad, 2**26)):
+            mallopt(option, size)
 
 
 def profiler(config: RunConfig, folder: Path) -> Profiler | None:
@@ -126,26 +108,130 @@ def validation_interval(config: RunConfig, batches_per_epoch: int, total_batches
     return max(1, round(settings.val_check_interval * batches_per_epoch))
 
 
-def costs_of(model: LanguageModel, config: RunConfig) -> dict[int, Cost]:
-    """What a batch costs by the number of its steps; a model that cannot be counted goes uncounted."""
+def build_trainer(config: RunConfig, folder: RunFolder) -> pl.Trainer:
+    """The Trainer with its devices and limits; callbacks join when it knows its processes."""
+    debugging = config.debugging
+    return pl.Trainer(
+        **trainer_devices(config),
+        precision=PRECISIONS[config.trainer.float_precision],
+        max_epochs=1,  # the loader crosses the data's epochs itself
+        max_steps=config.trainer.max_steps,
+        accumulate_grad_batches=config.trainer.accumulate_grad_batches,
+        gradient_clip_val=config.trainer.gradient_clip_val or None,
+        limit_val_batches=1 if debugging.fast_dev_run else limit(debugging.limit_val_batches),
+        limit_test_batches=1 if debugging.fast_dev_run else limit(debugging.limit_test_batches),
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=config.trainer.val_sanity,
+        log_every_n_steps=config.logging.log_every_n_steps,
+        deterministic=config.trainer.deterministic or None,
+        profiler=profiler(config, folder.path),
+        plugins=[AtomicCheckpointIO(), *environments()],
+        logger=MetricsFile(folder.metrics),
+        enable_progress_bar=False,
+        enable_model_summary=config.logging.log_model_archi,
+        enable_checkpointing=False,
+        inference_mode=False,  # energy models differentiate while they evaluate
+        use_distributed_sampler=False,
+        default_root_dir=folder.path,
+    )
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """Batches of an epoch and of the run, over all processes, and optimizer steps of the run."""
+
+    batches_per_epoch: int
+    batches: int
+    steps: int
+
+    @classmethod
+    def of(cls, config: RunConfig, data: DataModule) -> RunLength:
+        if config.testing.only_test:
+            return cls(1, 0, 0)
+        batches = data.total_batches()
+        return cls(data.batches_per_epoch(), batches, -(-batches // config.trainer.accumulate_grad_batches))
+
+
+def costs_of(model: Model, config: RunConfig) -> dict[int, Cost]:
+    """What a batch costs by its number of steps down the energy; empty for a model that cannot be counted."""
+    if config.testing.only_test:
+        return {}
     try:
-        return batch_costs(model, config.trainer.batch_size_per_device, config.architecture.context_length)
+        return batch_costs(model, config.trainer.batch_size_per_device, config[Transformer].context_length)
     except Exception as error:  # counting is for the record alone
         print(f"FLOPs are not counted: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
         return {}
 
 
-class StopAtEnd(pl.Callback):
-    """Asks Lightning to stop at the last step, which makes it validate there."""
+def expected_targets(config: RunConfig, data: DataModule, split: str) -> int | None:
+    """Targets that an evaluation must have read at its end; None where a flag cuts it short."""
+    debugging, rows = config.debugging, data.rows[split]
+    if debugging.fast_dev_run:
+        return None
+    if split == "test":
+        return rows.num_units if debugging.limit_test_batches == 1 else None
+    cut = debugging.limit_val_batches not in (None, 1) or debugging.overfit_batches
+    if cut or config.trainer.val_sanity not in (-1, 0):
+        return None
+    return rows.units_of(data.validated)
 
-    def __init__(self, total_steps: int) -> None:
-        self.total_steps = total_steps
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if trainer.global_step >= self.total_steps:
-            trainer.should_stop = True
+def build_recorder(
+    config: RunConfig, data: DataModule, length: RunLength, costs: dict[int, Cost], attempt: int
+) -> Recorder:
+    return Recorder(
+        config.logging.log_every_n_steps,
+        attempt,
+        tokens_per_byte(data),
+        length.batches_per_epoch,
+        length.steps,
+        partial(expected_targets, config, data),
+        config.logging.log_gradients,
+        {steps: cost.flops for steps, cost in costs.items()},
+        deferred=on_gpu(config),
+    )
+
+
+def alarm_context(config: RunConfig, data: DataModule, length: RunLength) -> AlarmContext:
+    """What the alarms compare with."""
+    unigram = math.nan
+    if len(data.rows["valid"]) and not config.testing.only_test and is_first_process():
+        unigram = unigram_loss(data)
+    overfit = config.debugging.overfit_batches > 0
+    return AlarmContext(
+        warm_up_steps(config.optimizer, length.steps),
+        config.trainer.gradient_clip_val,
+        unigram,
+        in_order=data.order_seed is None and not overfit,
+    )
+
+
+def build_usage(config: RunConfig, folder: RunFolder, recorder: Recorder, costs: dict[int, Cost]) -> Usage:
+    largest = max((cost.activation_bytes for cost in costs.values()), default=0)
+    return Usage(folder.path, config, recorder, largest / config.trainer.batch_size_per_device)
+
+
+def debugging_callbacks(config: RunConfig, logger: WandbLogger | None) -> list[pl.Callback]:
+    """What flags add for a person who looks for a fault."""
+    debugging = config.debugging
+    callbacks: list[pl.Callback] = []
+    if debugging.debug_unused_parameters:
+        callbacks.append(UnusedParameters())
+    if logger is not None and config.logging.wandb_watch:
+        callbacks.append(Histograms(logger, config.logging.wandb_watch_log_freq))
+    if debugging.manual_gc_collect_every_n_steps:
+        callbacks.append(GarbageCollection(debugging.manual_gc_collect_every_n_steps))
+    return callbacks
+
+
+def saving_callbacks(config: RunConfig, folder: RunFolder, recorder: Recorder) -> list[pl.Callback]:
+    """What saves a run and stops it for a signal; none for a --fast_dev_run, which leaves no checkpoint."""
+    if config.debugging.fast_dev_run:
+        return []
+    record = {"run_id": folder.run_id, "config": to_dict(config)}
+    checkpoints = Checkpoints(folder.checkpoints, config.checkpoint, record, recorder)
+    interruption = InterruptionCallback(checkpoints, folder, recorder.attempt)
+    return [*fault_injector(folder.path, recorder.attempt), checkpoints, interruption]
 
 
 class Training:
@@ -156,150 +242,83 @@ class Training:
         config: RunConfig,
         folder: RunFolder,
         data: DataModule,
-        model: LanguageModel,
+        model: Model,
         attempt: Attempt,
-        company: Company,
+        peers: Peers,
         calibrate: bool,
     ) -> None:
         """calibrate: fit the step size to the data, as no checkpoint brings one."""
-        check_replay(config, data.tokenizer.vocab_size)
+        check_replay(config, data)
         self.config, self.folder, self.data, self.model = config, folder, data, model
-        debugging = config.debugging
-        accumulate = config.trainer.accumulate_grad_batches
-        self.trainer = pl.Trainer(
-            **placement(config),
-            precision=PRECISIONS[config.trainer.float_precision],  # type: ignore[arg-type]
-            max_epochs=1,  # the loader crosses the data's epochs itself
-            max_steps=config.trainer.max_steps,
-            accumulate_grad_batches=accumulate,
-            gradient_clip_val=config.trainer.gradient_clip_val or None,
-            limit_val_batches=1 if debugging.fast_dev_run else limit(debugging.limit_val_batches),
-            limit_test_batches=1 if debugging.fast_dev_run else limit(debugging.limit_test_batches),
-            check_val_every_n_epoch=None,
-            num_sanity_val_steps=config.trainer.val_sanity,
-            log_every_n_steps=config.logging.log_every_n_steps,
-            deterministic=config.trainer.deterministic or None,
-            profiler=profiler(config, folder.path),
-            plugins=[AtomicCheckpointIO(), *environments()],
-            logger=MetricsFile(folder.metrics),
-            enable_progress_bar=False,
-            enable_model_summary=config.logging.log_model_archi,
-            enable_checkpointing=False,
-            inference_mode=False,  # energy models differentiate while they evaluate
-            use_distributed_sampler=False,
-            default_root_dir=folder.path,
-        )
+        self.trainer = build_trainer(config, folder)
         check_world(self.trainer)
         record_model(folder.path, model, self.trainer)
-        self.page = wandb_run(config, folder)
-        if self.page is not None:
-            self.trainer.loggers = [*self.trainer.loggers, self.page]
+        self.wandb_logger = wandb_logger(config, folder)
+        if self.wandb_logger is not None:
+            add_logger(self.trainer, self.wandb_logger)
         data.trainer = self.trainer  # from here on the data counts in batches of all processes
-        per_epoch = 1 if config.testing.only_test else data.batches_per_epoch()
-        total_batches = 0 if config.testing.only_test else data.total_batches()
-        self.total_steps = -(-total_batches // accumulate)
-        self.trainer.val_check_interval = validation_interval(config, per_epoch, total_batches)
-        self.costs = {} if config.testing.only_test else costs_of(model, config)
-        self.recorder = Recorder(
-            config.logging.log_every_n_steps,
-            attempt.number,
-            {split: rows.num_targets / max(1, rows.num_bytes) for split, rows in data.rows.items()},
-            per_epoch,
-            self.total_steps,
-            self.expected_targets,
-            config.logging.log_gradients,
-            {steps: cost.flops for steps, cost in self.costs.items()},
-        )
-        self.watch = Watch(config.trainer.hang_minutes, company, partial(attempt.end, None))
-        company.stuck = self.watch.stuck
-        self.trainer.callbacks += self.callbacks(folder)  # type: ignore[attr-defined]
+        length = RunLength.of(config, data)
+        self.trainer.val_check_interval = validation_interval(config, length.batches_per_epoch, length.batches)
+        costs = costs_of(model, config)
+        self.recorder = build_recorder(config, data, length, costs, attempt.number)
+        progress = Progress(self.recorder, length.steps)
+        guard = DivergenceGuard(folder.path, config, progress.print_line, deferred=on_gpu(config))
+        self.recorder.before_flush.append(guard.judge_pending)
+        self.early_stop = EarlyStop(config, self.recorder, progress.print_line)
+        context = alarm_context(config, data, length)
+        alarms = Alarms(folder.path, self.recorder, context, guard, progress.print_line)
+        self.usage = build_usage(config, folder, self.recorder, costs)
+        hang_watch = HangWatch(config.trainer.hang_minutes, peers, partial(attempt.end, None))
+        peers.stuck = hang_watch.stuck
+        # Lightning calls them in this order: the recorder measures before any other reads it, the guard judges a batch
+        # before a checkpoint has it, and the end is asked for last.
+        callbacks = [
+            self.recorder,
+            *([Anomaly(folder.path)] if config.debugging.detect_anomaly else []),
+            *(guard, self.early_stop, alarms, self.usage),
+            *debugging_callbacks(config, self.wandb_logger),
+            *saving_callbacks(config, folder, self.recorder),
+            Heartbeat(folder.path / "heartbeat.json", self.recorder, length.steps),
+            *(progress, hang_watch, StopAtEnd(length.steps)),
+        ]
+        add_callbacks(self.trainer, callbacks)
+        self.prepare_model(length, calibrate)
+
+    def prepare_model(self, length: RunLength, calibrate: bool) -> None:
+        """Check it, fit its step size, and give it its optimizer."""
+        config, model = self.config, self.model
         if not config.testing.only_test:
             model.check()
             if calibrate:
                 self.calibrate()
-        rows_per_step = config.trainer.batch_size_per_device * self.trainer.world_size * accumulate
-        model.optimizers_of = partial(
+        rows_per_step = (
+            config.trainer.batch_size_per_device * self.trainer.world_size * config.trainer.accumulate_grad_batches
+        )
+        model.optimizer_factory = partial(
             optimizer_and_schedule,
             settings=config.optimizer,
             rows_per_step=rows_per_step,
-            total_steps=self.total_steps,
-            multipliers=model.learning_rate_multipliers(),
+            total_steps=length.steps,
+            multipliers=model.learning_rates(),
         )
         if config.trainer.compile_model:
             model.compile_blocks()
 
-    def expected_targets(self, split: str) -> int | None:
-        """Of an evaluation that no flag cuts short; None of another."""
-        debugging, rows = self.config.debugging, self.data.rows[split]
-        if debugging.fast_dev_run:
-            return None
-        if split == "test":
-            return rows.num_targets if debugging.limit_test_batches == 1 else None
-        cut = debugging.limit_val_batches not in (None, 1) or debugging.overfit_batches
-        if cut or self.config.trainer.val_sanity not in (-1, 0):
-            return None
-        return rows.targets_of(self.data.validated)
-
-    def callbacks(self, folder: RunFolder) -> list[pl.Callback]:
-        debugging = self.config.debugging
-        chosen: list[pl.Callback] = [self.recorder]
-        if debugging.detect_anomaly:
-            chosen.append(Anomaly(folder.path))
-        progress = Progress(self.recorder, self.total_steps)
-        guard = DivergenceGuard(folder.path, self.config, progress.say)
-        self.ending = Ending(self.config, self.recorder, progress.say)
-        self.health = Health(folder.path, self.recorder, self.facts(), guard, progress.say, **self.order())
-        largest = max((cost.activation_bytes for cost in self.costs.values()), default=0)
-        row_bytes = largest / self.config.trainer.batch_size_per_device
-        self.usage = Usage(folder.path, self.config, self.recorder, row_bytes)
-        chosen += [guard, self.ending, self.health, self.usage]
-        if debugging.debug_unused_parameters:
-            chosen.append(UnusedParameters())
-        if self.page is not None and self.config.logging.wandb_watch:
-            chosen.append(Histograms(self.page, self.config.logging.wandb_watch_log_freq))
-        if debugging.manual_gc_collect_every_n_steps:
-            chosen.append(GarbageCollection(debugging.manual_gc_collect_every_n_steps))
-        if not debugging.fast_dev_run:
-            run = {"run_id": folder.run_id, "config": to_dict(self.config)}
-            checkpoints = Checkpoints(folder.checkpoints, self.config.checkpoint, run, self.recorder)
-            attempt = self.recorder.attempt
-            chosen += [*rehearsal(folder.path, attempt), checkpoints, Interruption(checkpoints, folder, attempt)]
-        heartbeat = Heartbeat(folder.path / "heartbeat.json", self.recorder, self.total_steps)
-        return [*chosen, heartbeat, progress, self.watch, StopAtEnd(self.total_steps)]
-
-    def facts(self) -> Facts:
-        """What the run's health is judged by."""
-        rows, vocabulary = self.data.rows, self.data.tokenizer.vocab_size
-        unigram = math.nan
-        if len(rows["valid"]) and not self.config.testing.only_test and is_first_process():
-            unigram = unigram_baseline(rows["train"].tokens, rows["valid"].tokens, vocabulary)
-        warm_up = warm_up_steps(self.config.optimizer, self.total_steps)
-        return Facts(warm_up, self.config.trainer.gradient_clip_val, unigram)
-
-    def order(self) -> dict[str, bool]:
-        """Whether the training rows are shuffled, and whether they are meant to be."""
-        overfit = self.config.debugging.overfit_batches > 0
-        return {"in_order": self.data.order_seed is None and not overfit, "look_at_order": not overfit}
-
-    def opening_line(self) -> str:
-        """What is about to happen, in a line or two."""
-        rows = self.data.rows["train"]
+    def summary_line(self) -> str:
+        """What is trained on what."""
+        run = self.config.run
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        return (
-            f"{self.config.run.model_name} {self.config.run.model_size}, {parameters:,} parameters, "
-            f"{self.config.data.dataset_name}: {rows.num_bytes / 1e6:.1f} MB, {rows.num_targets:,} tokens to learn from"
-        )
+        return f"{run.model_name} {run.model_size}, {parameters:,} parameters, {data_line(self.config, self.data)}"
 
     def calibrate(self) -> None:
-        """Fit the step size to the run's first rows: the same on every process, and drawing from no generator."""
-        rows = self.data.rows["train"]
-        first = {"input_ids": rows.__getitems__(range(min(CALIBRATION_ROWS, len(rows))))}
-        size = self.model.calibrate(first)
-        if size is not None:
-            print(f"--mcmc_step_size auto: {size:.4g}")
+        """Fit the step size to the run's first rows: the same on every process, without drawing random numbers."""
+        first = training_rows(self.data, range(min(CALIBRATION_ROWS, len(self.data.rows["train"]))))
+        step_size = self.model.calibrate(first).get("step_size")
+        if step_size is not None:
+            print(f"--mcmc_step_size auto: {step_size:.4g}")
 
     def fit(self, checkpoint: Path | None) -> None:
-        """Train to the end, going back whenever --divergence_guard rollback asks for it."""
+        """Train to the end, rolling back whenever --divergence_guard rollback asks for it."""
         while True:
             try:
                 self.trainer.fit(self.model, datamodule=self.data, ckpt_path=checkpoint, weights_only=True)
@@ -307,28 +326,28 @@ class Training:
                     self.trainer.validate(self.model, datamodule=self.data, verbose=False)
                 return
             except SystemExit as end:
-                if end.code == GOES_ON:
+                if end.code == EXIT_RESUMABLE:
                     raise
                 raise KeyboardInterrupt from end  # what Lightning makes of a Ctrl-C
-            except Divergence as caught:
-                divergence = caught.with_traceback(None)  # its frames would keep the abandoned step alive
-            checkpoint = self.go_back(divergence)
+            except RollbackRequested as caught:
+                request = caught.with_traceback(None)  # its frames would keep the abandoned step in memory
+            checkpoint = self.roll_back(request)
 
-    def go_back(self, divergence: Divergence) -> Path:
-        """The checkpoint to go on from, the same on every process."""
+    def roll_back(self, request: RollbackRequested) -> Path:
+        """The checkpoint to resume from, the same on every process."""
         if is_first_process():
-            roll_back(self.folder, divergence, self.config.checkpoint)
+            restore_before(self.folder, request, self.config.checkpoint)
         self.model.zero_grad()  # of the batches of an unfinished step
         self.model.gradient_norm = None
-        self.trainer.strategy.barrier()
-        found = newest_checkpoint(self.folder.checkpoints)
-        assert found is not None
-        return found[0]
+        wait_for_all_processes(self.trainer)
+        newest = newest_checkpoint(self.folder.checkpoints)
+        assert newest is not None
+        return newest[0]
 
     def test(self) -> None:
         self.trainer.test(self.model, datamodule=self.data, verbose=False)
 
     def close(self, status: int) -> None:
         """The run ends with this exit status, and nothing more comes."""
-        if self.page is not None:
-            self.page.close(status)
+        if self.wandb_logger is not None:
+            self.wandb_logger.close(status)

@@ -4,9 +4,9 @@
     dx       = input_gradient(layer, g, saved)   from the gradient of y to that of x
 
 Training differentiates both once more by autograd, so that no step needs a double backward: the first derivative is a
-formula, which a compiler can take, and which costs no bookkeeping where nothing is differentiated (a cached token is
-thousands of operations on a few numbers each). A layer without these methods is differentiated by autograd: it works,
-and runs slower. `models/energy_check.py` compares the two methods at the start of every run.
+formula that can be compiled, and that costs no bookkeeping where nothing is differentiated (a cached token is
+thousands of operations on a few numbers each). A layer without these methods is differentiated by autograd, which is
+slower. `models/energy_check.py` compares the two methods at the start of every run.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 Saved = tuple[Any, ...]  # tensors, or tuples of them
 
 
 def forward_saving(layer: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Saved]:
-    """layer(x) and what its input gradient needs; a layer without a formula saves x."""
+    """layer(x) and the tensors that its input gradient needs. A layer without an analytic gradient saves x."""
     analytic = getattr(layer, "forward_saving", None)
     return (layer(x), (x,)) if analytic is None else analytic(x)
 
@@ -50,3 +51,20 @@ def defines_gradient(part: type[Any], forward: str) -> bool:
 
 
 _DEFINED: dict[tuple[type[Any], str], bool] = {}
+
+
+def autograd_gradient(
+    energy: Callable[[Tensor, Any], Tensor], z: Tensor, context: Any, create_graph: bool
+) -> tuple[Tensor, Tensor]:
+    """The energy and dE/dz of any energy that autograd can differentiate, also in inference mode."""
+    with torch.inference_mode(False), torch.enable_grad():
+        z, context = tree_map(outside_inference, (z, context))
+        z = z if create_graph and z.requires_grad else z.detach().requires_grad_()
+        value = energy(z, context)
+        (gradient,) = torch.autograd.grad(value.sum(), z, create_graph=create_graph)
+    return (value, gradient) if create_graph else (value.detach(), gradient)
+
+
+def outside_inference(value: Any) -> Any:
+    """A copy that autograd may save, of a tensor that was made in inference mode."""
+    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value

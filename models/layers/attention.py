@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.layers.analytic import Saved
-from models.layers.attend import attend_input_gradient, attend_saving
-from models.layers.linear import Linear, product
+from models.layers.linear import Linear, linear
+from models.layers.prediction_attention import attend_input_gradient, attend_saving
 from models.layers.rope import merge_heads, split_heads
 
-Past = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # keeps new keys and values, and gives all there are
+CacheAppend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # appends new keys and values, returns all
+
+
+def document_mask(tokens_BS: Tensor, separator_id: int) -> Tensor:
+    """True where a position may look: not ahead, and not into another document. [B, S] -> [B, 1, S, S]
+
+    A document begins at its separator, so the count of separators so far names the document.
+    """
+    document_BS = (tokens_BS == separator_id).cumsum(-1)
+    same_BSS = document_BS[:, :, None] == document_BS[:, None, :]
+    return torch.tril(same_BSS).unsqueeze(1)
 
 
 class SelfAttention(nn.Module):
@@ -31,16 +42,16 @@ class SelfAttention(nn.Module):
 
     def keys_values(self, x_BSD: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated keys, and values, each [B, H, S, K]."""
-        projected = product(x_BSD, self.query_key_value.weight[x_BSD.shape[-1] :])
+        projected = linear(x_BSD, self.query_key_value.weight[x_BSD.shape[-1] :])
         k_BHSK, v_BHSK = split_heads(projected, rotations, 2, self.heads)
         return k_BHSK, v_BHSK
 
-    def observe(
-        self, x_BSD: Tensor, rotations: Tensor, mask: Tensor | None, past: Past | None = None
+    def forward_observed(
+        self, x_BSD: Tensor, rotations: Tensor, mask: Tensor | None, past: CacheAppend | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Attention of the stream to itself, and the keys and values that predictions will look at.
 
-        mask: True where a position may look, [B, 1, S, S]; None is plain causal. past: what came before.
+        mask: True where a position may look, [B, 1, S, S]; None is plain causal. past: appends to a cache.
         """
         q_BHSK, k_BHSK, v_BHSK = self.project(x_BSD, rotations)
         if past is not None:
@@ -48,10 +59,12 @@ class SelfAttention(nn.Module):
         mixed_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHSK, v_BHSK, attn_mask=mask, is_causal=mask is None)
         return self.output(mixed_BHSK.transpose(1, 2).flatten(-2)), k_BHSK, v_BHSK
 
-    def forward(self, x_BSD: Tensor, rotations: Tensor, mask: Tensor | None, past: Past | None = None) -> Tensor:
-        return self.observe(x_BSD, rotations, mask, past)[0]
+    def forward(self, x_BSD: Tensor, rotations: Tensor, mask: Tensor | None, past: CacheAppend | None = None) -> Tensor:
+        return self.forward_observed(x_BSD, rotations, mask, past)[0]
 
-    def predict(self, x_BSD: Tensor, rotations: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+    def forward_prediction(
+        self, x_BSD: Tensor, rotations: Tensor, keys: Tensor, values: Tensor, bias: Tensor
+    ) -> Tensor:
         """Attention of each prediction to the observed positions that its bias allows, and to itself.
 
         keys, values: of the observed stream, [B, H, O+1, K]; bias: 0 or -inf, [B or 1, 1, S, O+1]; see `attend_saving`.
@@ -61,12 +74,12 @@ class SelfAttention(nn.Module):
     def forward_saving(
         self, x_BSD: Tensor, rotations: Tensor, keys: Tensor, values: Tensor, bias: Tensor
     ) -> tuple[Tensor, Saved]:
-        """`predict`, and what its input gradient needs."""
+        """`forward_prediction`, and what its input gradient needs."""
         mixed_BHSK, saved = attend_saving(*self.project(x_BSD, rotations), keys, values, bias)
         return self.output(mixed_BHSK.transpose(1, 2).flatten(-2)), saved
 
     def input_gradient(self, g_BSD: Tensor, saved: Saved, rotations: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """From the gradient of the prediction's attention to that of x."""
+        """From the gradient of the attention's output to that of x."""
         g_BHSK = self.output.input_gradient(g_BSD).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        slopes = attend_input_gradient(g_BHSK, saved, keys, values)
-        return self.query_key_value.input_gradient(merge_heads(rotations, *slopes))
+        grads = attend_input_gradient(g_BHSK, saved, keys, values)
+        return self.query_key_value.input_gradient(merge_heads(rotations, *grads))

@@ -1,4 +1,4 @@
-"""Products with a matrix of weights; those of a few rows on a CPU take a form that is up to three times as fast."""
+"""Products with a weight matrix. For a few rows on a CPU they take a form that is up to three times as fast."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from models.layers.analytic import Saved
 FEW = 8  # rows
 
 
-def is_few(x: Tensor) -> bool:
-    """Whether x is a few rows whose product nobody will differentiate: a token in generation, for a few texts."""
+def is_few_rows_no_grad(x: Tensor) -> bool:
+    """Whether x is a few rows whose product is not differentiated: a token in generation, for a few texts."""
     return not torch.is_grad_enabled() and x.device.type == "cpu" and x.numel() <= FEW * x.shape[-1]
 
 
-def product(x: Tensor, weight: Tensor) -> Tensor:
+def linear(x: Tensor, weight: Tensor) -> Tensor:
     """x W^T, for every row of x."""
-    if not is_few(x):
+    if not is_few_rows_no_grad(x):
         return F.linear(x, weight)
     # W read once from front to back by both cores; x W^T leaves all but one of them idle.
     few = torch.mm(weight, x.reshape(-1, x.shape[-1]).t())
@@ -28,25 +28,28 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 class Linear(nn.Linear):
     """W x without a bias, and its input gradient."""
 
-    turned: tuple[int, int, Tensor] | None = None  # W^T by rows, made when a few rows first go back
+    transposed_weight: tuple[int, int, Tensor] | None = (
+        None  # W^T by rows, made for the first input gradient of a few rows
+    )
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return product(x, self.weight)
+        return linear(x, self.weight)
 
     def forward_saving(self, x: Tensor) -> tuple[Tensor, Saved]:
         return self(x), ()
 
-    def input_gradient(self, g: Tensor, saved: Saved = ()) -> Tensor:
-        """From the gradient of the product to that of what was multiplied: g W."""
-        if not is_few(g):
+    def input_gradient(self, g: Tensor, _: Saved = ()) -> Tensor:
+        """From the gradient of x W^T to that of x: g W."""
+        if not is_few_rows_no_grad(g):
             return g @ self.weight
-        known = (self.weight.data_ptr(), self.weight._version)  # weights that were changed are turned again
-        if self.turned is None or self.turned[:2] != known or self.turned[2].dtype != self.weight.dtype:
-            self.turned = (*known, self.weight.t().contiguous())
-        return product(g, self.turned[2])
+        version = (self.weight.data_ptr(), self.weight._version)  # changed weights are transposed again
+        saved = self.transposed_weight
+        if saved is None or saved[:2] != version or saved[2].dtype != self.weight.dtype:
+            saved = self.transposed_weight = (*version, self.weight.t().contiguous())
+        return linear(g, saved[2])
 
     def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "turned": None}  # copies turn their own
+        return {**super().__getstate__(), "transposed_weight": None}  # a copy transposes its own

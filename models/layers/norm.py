@@ -22,23 +22,23 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum(-1, keepdim=True)  # as vecdot does, with a view less
 
 
-def normalised(x: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def rms_norm(x: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """r = 1 / rms(x), and x r scale"""
     r = torch.rsqrt(dot(x, x) * (1 / x.shape[-1]) + eps)
     return (x * r * scale if torch.compiler.is_compiling() else (x * r).mul_(scale)), r
 
 
-def normalised_slope(g: Tensor, x: Tensor, r: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+def rms_norm_grad(g: Tensor, x: Tensor, r: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """The symmetric Jacobian of x r times g scale: r h - (r^3 / D) x (x.h), h = g scale; and x.h"""
     h = g * scale
     along = dot(x, h)
     return torch.addcmul(h, x, along * (r * r * (-1 / x.shape[-1]))).mul_(r), along  # h stays, for derivatives
 
 
-def normalised_curve(
+def rms_norm_grad_backward(
     v: Tensor, g: Tensor, x: Tensor, r: Tensor, scale: Tensor, along_h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What a cotangent v of the slope gives to g, to x (r's share included) and, before it is summed, to scale."""
+    """What a cotangent v of `rms_norm_grad` gives to g, to x (r's share included) and, unsummed, to scale."""
     h = g * scale
     along_v, squared = dot(x, v), r * r * (1 / x.shape[-1])
     to_h = torch.addcmul(v, x, along_v * squared, value=-1).mul_(r)
@@ -48,12 +48,12 @@ def normalised_curve(
     return to_h * scale, to_x, to_h.mul_(g)
 
 
-class _Normalise(Function):
-    """`normalised`; the derivative by r is counted with that by x."""
+class _RMSNorm(Function):
+    """`rms_norm`; the derivative by r is counted with that by x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        y, r = normalised(x, scale, eps)
+        y, r = rms_norm(x, scale, eps)
         ctx.save_for_backward(x, scale, r)
         ctx.mark_non_differentiable(r)
         return y, r
@@ -62,21 +62,21 @@ class _Normalise(Function):
     def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, scale, r = ctx.saved_tensors
         if torch.is_grad_enabled():  # a gradient that is differentiated again: one along the prediction alone
-            return _NormaliseSlope.apply(g, x, r, scale), None, None
-        return normalised_slope(g, x, r, scale)[0], (g * x).flatten(0, -2).T @ r.flatten(), None
+            return _RMSNormGrad.apply(g, x, r, scale), None, None
+        return rms_norm_grad(g, x, r, scale)[0], (g * x).flatten(0, -2).T @ r.flatten(), None
 
 
-class _NormaliseSlope(Function):
+class _RMSNormGrad(Function):
     @staticmethod
     def forward(ctx: Any, g: Tensor, x: Tensor, r: Tensor, scale: Tensor) -> Tensor:
-        slope, along = normalised_slope(g, x, r, scale)
+        grad, along = rms_norm_grad(g, x, r, scale)
         ctx.save_for_backward(g, x, r, scale, along)
-        return slope
+        return grad
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor, Tensor, None, Tensor]:
-        to_g, to_x, to_scale = normalised_curve(v, *ctx.saved_tensors)
+        to_g, to_x, to_scale = rms_norm_grad_backward(v, *ctx.saved_tensors)
         return to_g, to_x, None, to_scale.flatten(0, -2).sum(0)
 
 
@@ -98,14 +98,14 @@ class RMSNorm(nn.Module):
     def forward_saving(self, x: Tensor) -> tuple[Tensor, Saved]:
         x = x.to(self.scale.dtype)  # float32 under autocast
         differentiated = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        y, r = (_Normalise.apply if differentiated else normalised)(x, self.scale, self.eps)
+        y, r = (_RMSNorm.apply if differentiated else rms_norm)(x, self.scale, self.eps)
         return y, (x, r)
 
     def input_gradient(self, g: Tensor, saved: Saved) -> Tensor:
         x, r = saved
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return _NormaliseSlope.apply(g, x, r, self.scale)
-        return normalised_slope(g, x, r, self.scale)[0]
+            return _RMSNormGrad.apply(g, x, r, self.scale)
+        return rms_norm_grad(g, x, r, self.scale)[0]
 
 
 class DynamicTanh(nn.Module):

@@ -1,10 +1,10 @@
-"""What is as wide as the vocabulary: embedding a prediction, moving it, judging it.
+"""Functions as wide as the vocabulary: embed a prediction, move it, compute its loss.
 
-With 50,000 tokens nothing else needs as much memory. A walk's graph would hold a softmax, a log-softmax and a slope for
-each step; these functions hold the prediction itself and nothing more, and make the rest again in the backward pass, a
-few rows at a time. Only where a step starts from the distribution, that is held: it is embedded and moved both, and
-its gradient is made of the two at once. The energy is differentiated at the embedding, so all of this is
-differentiated once only.
+With 50,000 tokens nothing else needs as much memory. The graph of a walk would save a softmax, a log-softmax and a
+gradient for each step. These functions save the prediction alone and recompute the rest in the backward pass, a few
+rows at a time. Where a step starts from the distribution, that is saved instead: it is both embedded and moved, and
+its gradient is computed from the two at once. The energy is differentiated at the embedding, so that these functions
+are differentiated once only.
 
 y: [N, V], N = B S. W: [V, D]. Matrix products are in W's type, so that autocast's choice is made once, by the caller.
 """
@@ -20,41 +20,41 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from models.layers.linear import is_few, product
+from models.layers.linear import is_few_rows_no_grad, linear
 
-ROWS, ELEMENTS = 256, 2**20  # what is made again is as large as the larger of the two
+ROWS, ELEMENTS = 256, 2**20  # what is recomputed is as large as the larger of the two
 FEW = 64
 COLUMNS = 512  # on a CPU: so much of a product with W^T stays in the cache until it is used
 
 
-def parts(y: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def row_chunks(y: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The same rows of y and of the others, so many at a time."""
     rows = max(ROWS, ELEMENTS // y.shape[-1])
     return zip(*(tensor.split(rows) for tensor in (y, *others)), strict=True)
 
 
-def columns(w: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def vocabulary_chunks(w: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The same tokens of w [V, D] and the others [N, V]: some at a time, but all at once on a GPU or for few rows."""
     size = COLUMNS if w.device.type == "cpu" and len(others[0]) > FEW else len(w)
     return zip(w.split(size), *(tensor.split(size, -1) for tensor in others), strict=True)
 
 
-def put_product(out: Tensor, d: Tensor, w: Tensor) -> None:
+def matmul_into(out: Tensor, d: Tensor, w: Tensor) -> None:
     """out <- d W^T"""
-    for some, place in columns(w, out):
+    for some, place in vocabulary_chunks(w, out):
         if place.dtype == d.dtype:
             torch.mm(d, some.T, out=place)
         else:
             place.copy_(d @ some.T)
 
 
-class _Embed(Function):
+class _EmbedSoftmax(Function):
     """softmax(y) W, [N, D]"""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, w: Tensor) -> Tensor:
         ctx.save_for_backward(y, w)
-        return torch.cat([row.softmax(-1).to(w.dtype) @ w for (row,) in parts(y)])
+        return torch.cat([row.softmax(-1).to(w.dtype) @ w for (row,) in row_chunks(y)])
 
     @staticmethod
     @once_differentiable
@@ -62,16 +62,16 @@ class _Embed(Function):
         y, w = ctx.saved_tensors
         dw = w.new_zeros(w.shape)  # by rows, however W lies: the products into it are faster
         dy = torch.empty_like(y) if ctx.needs_input_grad[0] else None
-        for row, g_row, out in parts(y, g, y if dy is None else dy):
+        for row, g_row, out in row_chunks(y, g, y if dy is None else dy):
             p = row.softmax(-1)
             dw.addmm_(p.to(w.dtype).T, g_row)
             if dy is not None:
-                put_product(out, g_row, w)
+                matmul_into(out, g_row, w)
                 torch.ops.aten._softmax_backward_data.out(out, p, -1, p.dtype, grad_input=out)
         return dy, dw
 
 
-class _Distribute(Function):
+class _SoftmaxAndEmbed(Function):
     """p = softmax(y), and p W, [N, D]"""
 
     @staticmethod
@@ -90,7 +90,7 @@ class _Distribute(Function):
             return None, dw
         g_p = torch.zeros_like(p) if g_p is None else g_p
         dy = torch.empty_like(p)
-        for some, before, after in columns(w, g_p, dy):
+        for some, before, after in vocabulary_chunks(w, g_p, dy):
             if g is None:
                 after.copy_(before)
             else:
@@ -99,7 +99,7 @@ class _Distribute(Function):
         return dy, dw
 
 
-class _Mix(Function):
+class _EmbedDistribution(Function):
     """p W, [N, D]"""
 
     @staticmethod
@@ -113,7 +113,7 @@ class _Mix(Function):
         p, w = ctx.saved_tensors
         dp = torch.empty_like(p) if ctx.needs_input_grad[0] else None
         if dp is not None:
-            put_product(dp, g, w)
+            matmul_into(dp, g, w)
         return dp, p.to(w.dtype).T @ g
 
 
@@ -124,7 +124,7 @@ class _Move(Function):
     def forward(ctx: Any, y: Tensor, d: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(d, w)
         moved, squares = torch.empty_like(y), y.new_zeros(len(y))
-        for some, before, after in columns(w, y, moved):
+        for some, before, after in vocabulary_chunks(w, y, moved):
             way = d @ some.T
             torch.sub(before, way, out=after)
             squares += torch.linalg.vector_norm(way, dim=-1, dtype=y.dtype).square_()
@@ -151,7 +151,7 @@ class _CrossEntropy(Function):
         exact = torch.promote_types(y.dtype, torch.float32)  # at least: float64 stays as it is
         losses = [
             F.cross_entropy(row.to(exact), target, ignore_index=ignored, reduction="sum")
-            for row, target in parts(y, targets)
+            for row, target in row_chunks(y, targets)
         ]
         return torch.stack(losses).sum() / (targets != ignored).sum().clamp(min=1)
 
@@ -172,29 +172,29 @@ def product_type(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if on else x.dtype
 
 
-def embed(y_BSV: Tensor, embedding_VD: Tensor) -> Tensor:
+def embed_softmax(y_BSV: Tensor, embedding_VD: Tensor) -> Tensor:
     """The embedding of the distribution that y has as logits. [B, S, V], [V, D] -> [B, S, D]"""
     w_VD = embedding_VD.to(product_type(embedding_VD))
-    if is_few(y_BSV):
-        return product(y_BSV.softmax(-1).to(w_VD.dtype), w_VD.T)
-    return _Embed.apply(y_BSV.flatten(0, 1), w_VD).unflatten(0, y_BSV.shape[:2])
+    if is_few_rows_no_grad(y_BSV):
+        return linear(y_BSV.softmax(-1).to(w_VD.dtype), w_VD.T)
+    return _EmbedSoftmax.apply(y_BSV.flatten(0, 1), w_VD).unflatten(0, y_BSV.shape[:2])
 
 
-def distribute(y_BSV: Tensor, embedding_VD: Tensor) -> tuple[Tensor, Tensor]:
+def softmax_and_embed(y_BSV: Tensor, embedding_VD: Tensor) -> tuple[Tensor, Tensor]:
     """The distribution that y has as logits, and its embedding. -> [B, S, V], [B, S, D]"""
     w_VD = embedding_VD.to(product_type(embedding_VD))
-    p, z = _Distribute.apply(y_BSV.flatten(0, 1), w_VD)
+    p, z = _SoftmaxAndEmbed.apply(y_BSV.flatten(0, 1), w_VD)
     return p.unflatten(0, y_BSV.shape[:2]), z.unflatten(0, y_BSV.shape[:2])
 
 
-def mix(p_BSV: Tensor, embedding_VD: Tensor) -> Tensor:
+def embed_distribution(p_BSV: Tensor, embedding_VD: Tensor) -> Tensor:
     """The embedding of a distribution itself. [B, S, V], [V, D] -> [B, S, D]"""
     w_VD = embedding_VD.to(product_type(embedding_VD))
-    return _Mix.apply(p_BSV.flatten(0, 1), w_VD).unflatten(0, p_BSV.shape[:2])
+    return _EmbedDistribution.apply(p_BSV.flatten(0, 1), w_VD).unflatten(0, p_BSV.shape[:2])
 
 
 def move(y_BSV: Tensor, step_BSD: Tensor, embedding_VD: Tensor) -> tuple[Tensor, Tensor]:
-    """Step down along a slope of the embedding: y - step W^T, and how long that step is. -> [B, S, V], [B, S]"""
+    """A step of the embedding: y - step W^T, and the length of that move. -> [B, S, V], [B, S]"""
     w_VD = embedding_VD.to(product_type(embedding_VD))
     moved, lengths = _Move.apply(y_BSV.flatten(0, 1), step_BSD.flatten(0, 1).to(w_VD.dtype), w_VD)
     return moved.unflatten(0, y_BSV.shape[:2]), lengths.unflatten(0, y_BSV.shape[:2])

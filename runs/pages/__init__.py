@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.commands import CommandParser
 from core.errors import UserError
-from core.text import shown
-from runs.processes import is_first_process
+from core.progress import progress
+from core.text import format_value
+from runs.ranks import is_first_process
 
 if TYPE_CHECKING:
     from config import RunConfig
@@ -22,7 +23,7 @@ AT_THE_END = 2.0  # seconds that the end of a run may spend on the pages of othe
 
 
 def page(argv: list[str]) -> int:
-    """Write the site: all runs, or only these pages anew."""
+    """`python -m runs page`"""
     parser = CommandParser("python -m runs page", "Write logs/index.html: every run, its curves, and comparisons.")
     parser.add_argument("runs", nargs="*", metavar="RUN", help="write only the pages of these runs, and the list")
     parser.add_argument(
@@ -34,25 +35,25 @@ def page(argv: list[str]) -> int:
         raise UserError(f"--watch is {watch:g}: give seconds from 0.5 to 86400, or nothing for 5.")
     logs = logs_folder(options.logs_dir)
     from runs.pages.site import Site
-    from runs.reading import find_run
+    from runs.run import find_run
 
-    wanted = [find_run(logs, name).run_id for name in options.runs]
+    names = [find_run(logs, name).run_id for name in options.runs]
     site = Site(logs)
-    with bar(logs) as advance:
-        written = site.write(wanted, 0 if wanted else float("inf"), watch or 0.0, advance)
+    with progress("pages", "runs", count_runs(logs)) as advance:
+        written = site.write(names, 0 if names else float("inf"), watch or 0.0, advance)
     others = f", {written.left} as they were" if written.left else ""
     print(f"runs: {written.runs}, pages written anew: {written.rewritten}{others}")
     print(f"page  {written.index}")
     while watch is not None:
         time.sleep(watch)
-        written = site.write(wanted, 0 if wanted else float("inf"), watch)
+        written = site.write(names, 0 if names else float("inf"), watch)
         if written.rewritten:
             print(f"{time.strftime('%H:%M:%S')}  {written.rewritten} of {written.runs} runs changed", flush=True)
     return 0
 
 
 def serve(argv: list[str]) -> int:
-    """The same site, kept up to date, on this machine alone."""
+    """`python -m runs serve`"""
     parser = CommandParser("python -m runs serve", "Show the pages live, on this machine only.")
     parser.add_argument("--port", type=int, default=8686, metavar="N", help="where to listen; 0 is any free one [8686]")
     options = parser.parse_args(argv)
@@ -62,7 +63,7 @@ def serve(argv: list[str]) -> int:
     from runs.pages.server import run_server
     from runs.pages.site import Site
 
-    with bar(logs) as advance:
+    with progress("pages", "runs", count_runs(logs)) as advance:
         Site(logs).write(advance=advance)
     return run_server(logs, options.port)
 
@@ -74,7 +75,7 @@ def write_after_run(logs: Path, run_id: str) -> Path | None:
 
         return Site(logs).write([run_id], AT_THE_END).index
     except Exception as error:  # whatever it is, it must not cost a finished run its exit status
-        print(f"the pages were not written: {shown(str(error) or type(error).__name__)}", file=sys.stderr)
+        print(f"the pages were not written: {format_value(str(error) or type(error).__name__)}", file=sys.stderr)
         return None
 
 
@@ -96,20 +97,11 @@ def logs_folder(name: str) -> Path:
     logs = Path(name)
     if not (logs / "runs").is_dir():
         raise UserError(
-            f"--logs_dir is {shown(name)}: there is no {shown(str(logs / 'runs'))} yet; "
+            f"--logs_dir is {format_value(name)}: there is no {format_value(str(logs / 'runs'))} yet; "
             "train something first, or name the folder that has your runs."
         )
     return logs
 
 
-@contextmanager
-def bar(logs: Path) -> Iterator[Callable[[int], None]]:
-    """How far the writing is, for a person who waits; nothing in a log file."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("pages"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("pages", total=sum(1 for _ in (logs / "runs").iterdir()))
-        yield lambda count: progress.update(task, advance=count)
+def count_runs(logs: Path) -> int:
+    return sum(1 for _ in (logs / "runs").iterdir())

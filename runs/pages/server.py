@@ -1,4 +1,4 @@
-"""The site over HTTP, for this machine only, kept up to date while somebody looks at it."""
+"""The site over HTTP, for this machine only, updated while it is served."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from core.errors import UserError
-from core.text import shown
+from core.text import format_value
 from runs.pages.site import Site
 
 HOST = "127.0.0.1"
@@ -99,13 +99,13 @@ def run_server(logs: Path, port: int) -> int:
 
 
 def keep_writing(site: Site, stopped: threading.Event) -> None:
-    """Write the pages every few seconds; what fails is said once and tried again."""
-    said = ""
+    """Write the pages every few seconds; a failure is printed once and tried again."""
+    last_error = ""
     while not stopped.is_set():
         try:
             site.write(every=EVERY)
         except UserError as error:
-            if str(error) != said:
-                print(shown(str(error)), file=sys.stderr, flush=True)
-            said = str(error)
+            if str(error) != last_error:
+                print(format_value(str(error)), file=sys.stderr, flush=True)
+            last_error = str(error)
         stopped.wait(EVERY)

@@ -1,5 +1,4 @@
-"""The files of the site: written anew only where a run changed, whole or not at all, with nothing a browser could run
-in what people typed."""
+"""The files of the site: rewritten only where a run changed, atomically, with every typed text escaped."""
 
 from __future__ import annotations
 
@@ -8,29 +7,25 @@ import html
 import importlib.util
 import json
 import math
-import os
 import shutil
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from core.errors import UserError
-from core.files import write_atomically, write_text
-from core.text import shown
-from runs.index import Record, load
-from runs.pages.curves import curves_of, read_columns
-from runs.pages.details import details_of
-from runs.pages.summary import differing, file_of, measured, row_of
-from runs.reading import Run, all_runs
-from runs.summary import Summary, summarise
+from core.files import write_atomically
+from core.text import format_value
+from runs.index import WATCHED, IndexedRun, Row, load, save_pages
+from runs.pages.curves import curves_of, read_columns, spark
+from runs.pages.run_page import details_of, differing, file_of, row_of, task_words
+from runs.summary import summarise
 
 ASSETS = Path(__file__).parent / "assets"
-MAKERS = ("curves.py", "details.py", "summary.py", "assets/run.html")  # another version of them writes all pages anew
+MAKERS = ("curves.py", "run_page.py", "assets/run.html")  # another version of them rewrites all pages
 LONGEST_NAME = 200  # of a run folder that gets a page; file systems end at 255
-ENDED = ("finished", "stopped", "cancelled", "diverged", "out of memory", "failed", "interrupted", "killed")
 
 
 @dataclass
@@ -50,7 +45,8 @@ class Site:
         self.logs = logs
         self.pages = logs / "pages"
         self.data = self.pages / "data"
-        self.records: dict[str, Record] = {}  # of the writing under way, when one was needed
+        self.records: list[IndexedRun] = []  # of the writing under way
+        self.memory: tuple[dict[str, Row], dict[str, str]] = ({}, {})  # in place of an index that cannot be used
 
     def write(
         self,
@@ -67,31 +63,40 @@ class Site:
             return self._write(first, time.monotonic() + seconds, every, advance)
         except OSError as error:
             raise UserError(
-                f"--logs_dir is {shown(str(self.logs))}: the pages cannot be written there ({error.strerror}): "
+                f"--logs_dir is {format_value(str(self.logs))}: the pages cannot be written there ({error.strerror}): "
                 "choose a folder you can write to, or free some space."
             ) from error
 
     def _write(self, first: Collection[str], until: float, every: float, advance: Callable[[int], None]) -> Written:
         self.data.mkdir(parents=True, exist_ok=True)
-        self.records = {}
         copy_assets(self.pages)
         written = Written(self.logs / "index.html")
-        runs = list(all_runs(self.logs))
+        self.records = load(self.logs, self.memory)
         rows: dict[str, dict[str, Any]] = {}
-        for run in sorted(runs, key=lambda run: run.run_id not in first):
-            row, fresh = self.update(run, run.run_id in first or time.monotonic() < until)
-            rows[run.run_id] = row
-            written.rewritten += fresh is True
-            written.left += fresh is None
+        pages: dict[str, str] = {}
+        for record in sorted(self.records, key=lambda record: record.run_id not in first):
+            may_write = record.run_id in first or time.monotonic() < until
+            page = self.update(record, may_write)
+            written.rewritten += page.is_new
+            written.left += page.is_old
+            if page.is_new:
+                pages[record.run_id] = page.text
+            rows[record.run_id] = row_of(record, page.spark, page.exists)
             advance(1)
+        save_pages(self.logs, pages)
+        for name, text in pages.items():
+            if name in self.memory[0]:
+                self.memory[0][name] = self.memory[0][name]._replace(page=text)
         written.runs = len(rows)
-        self.forget(rows)
-        listed = [rows[run.run_id] for run in runs]
+        self.remove_stale(rows)
+        listed = [rows[record.run_id] for record in self.records]
         settings = differing(listed)
         same = {
             name: value for name, value in (listed[0]["settings"] if listed else {}).items() if name not in settings
         }
-        index = script("EBT.index", {"runs": public(listed, settings), "settings": settings, "shared": same})
+        tasks = {record.task.name: task_words(record.task) for record in reversed(self.records)}
+        content = {"runs": public(listed, settings), "tasks": tasks, "settings": settings, "shared": same}
+        index = script("EBT.index", content)
         write_if_changed(self.pages / "runs.js", index)
         mark = hashlib.sha1(index.encode()).hexdigest()
         write_if_changed(self.pages / "live.js", f'EBT.pulse("{mark}", {every:g});\n')
@@ -99,59 +104,69 @@ class Site:
         write_if_changed(self.logs / "compare.html", template("compare.html", base="pages/"))
         return written
 
-    def update(self, run: Run, may_write: bool) -> tuple[dict[str, Any], bool | None]:
-        """The run's row of the index, and whether its pages were rewritten; None: they should have been."""
-        stamps = stamps_of(run.path)
-        kept = self.kept(run.run_id)
-        if kept.get("stamps") == stamps and kept["row"]["state"] in ENDED:
-            return kept["row"], False
-        file = file_of(run)
-        same_metrics = bool(kept) and kept["stamps"].get("metrics.jsonl") == stamps.get("metrics.jsonl")
+    def update(self, record: IndexedRun, may_write: bool) -> CachedPage:
+        """Write the page of a run where it changed."""
+        cached = self.cached(record)
+        if cached.stamps == record.stamps and cached.state == record.state:
+            return cached
+        file = file_of(record.run_id)
         if not may_write or len(file) > LONGEST_NAME:
-            return {**row_of(run, kept.get("row", {})), "page": bool(kept)}, None
-        if same_metrics:
-            found = kept["row"]
-        else:
+            return replace(cached, is_old=True)
+        run = record.run
+        spark_line = cached.spark
+        if not cached.exists or metrics_stamp(cached.stamps) != metrics_stamp(record.stamps):
             columns = read_columns(run.path / "metrics.jsonl")
-            curves = script(f"EBT.curves[{quoted(file)}]", curves_of(columns, run.settings))
-            write_if_changed(self.data / f"{run.run_id}.curves.js", curves)
-            found = measured(columns)
-        row = {**row_of(run, found), "page": True}
-        if kept.get("stamps") == stamps and kept["row"] == row:
-            return row, False
+            curves = curves_of(columns, record.settings, record.task, run.measure)
+            write_if_changed(self.data / f"{record.run_id}.curves.js", script(f"EBT.curves[{quoted(file)}]", curves))
+            spark_line = spark(columns, record.task)
         try:
-            told = details_of(run, self.words_about(run))
+            details = details_of(run, summarise(record, self.records))
         except OSError:  # it was removed just now, or is not ours to read
-            return {**row, "page": False}, None
-        details = script(f"EBT.details[{quoted(file)}]", told)
-        write_if_changed(self.data / f"{run.run_id}.js", details)
-        page = template("run.html", base="", title=run.name, file=file)
-        write_if_changed(self.pages / f"{run.run_id}.html", page)
-        write_text(self.data / f"{run.run_id}.json", json.dumps({"stamps": stamps, "row": row}), sync=False)
-        return row, True
+            return CachedPage(is_old=True)
+        write_if_changed(self.data / f"{record.run_id}.js", script(f"EBT.details[{quoted(file)}]", details))
+        page = template("run.html", base="", title=record.name, file=file)
+        write_if_changed(self.pages / f"{record.run_id}.html", page)
+        return CachedPage(record.stamps, record.state, spark_line, exists=True, is_new=True)
 
-    def words_about(self, run: Run) -> Summary | None:
-        """What the other runs show about this one."""
-        self.records = self.records or {record.run_id: record for record in load(self.logs)}
-        record = self.records.get(run.run_id)
-        return summarise(record, list(self.records.values())) if record else None
-
-    def kept(self, run_id: str) -> dict[str, Any]:
-        """What the last writing noted of a run; empty where it noted nothing that can be used."""
+    def cached(self, record: IndexedRun) -> CachedPage:
+        """The page as the last writing left it; an empty one where there is none of this version."""
         try:
-            found = json.loads((self.data / f"{run_id}.json").read_bytes())
-            usable = found["stamps"][""] == version() and isinstance(found["row"]["state"], str)
-        except (OSError, ValueError, KeyError, TypeError):
-            return {}
-        return found if usable else {}
+            fields = json.loads(record.row.page)
+            if fields["version"] == version() and (self.pages / f"{record.run_id}.html").exists():
+                return CachedPage(fields["stamps"], fields["state"], fields["spark"], exists=True)
+        except (ValueError, KeyError, TypeError):
+            pass
+        return CachedPage()
 
-    def forget(self, rows: Collection[str]) -> None:
+    def remove_stale(self, rows: Collection[str]) -> None:
         """Remove the pages of runs that are gone."""
-        for note in self.data.glob("*.json"):
-            if note.stem not in rows:
-                for file in (f"{note.stem}.json", f"{note.stem}.js", f"{note.stem}.curves.js"):
-                    (self.data / file).unlink(missing_ok=True)
-                (self.pages / f"{note.stem}.html").unlink(missing_ok=True)
+        for page in self.pages.glob("*.html"):
+            if page.stem not in rows:
+                for file in (self.data / f"{page.stem}.js", self.data / f"{page.stem}.curves.js", page):
+                    file.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class CachedPage:
+    """What is known of the page of a run, kept in the index. is_new: written just now; is_old: it should have been.
+
+    stamps, state: of the run when its page was written. spark: the small curve in the list.
+    """
+
+    stamps: str = ""
+    state: str = ""
+    spark: list[float | None] = field(default_factory=list)
+    exists: bool = False
+    is_new: bool = False
+    is_old: bool = False
+
+    @property
+    def text(self) -> str:
+        return json.dumps({"version": version(), "stamps": self.stamps, "state": self.state, "spark": self.spark})
+
+
+def metrics_stamp(stamps: str) -> str:
+    return stamps.split(" ")[WATCHED.index("/metrics.jsonl")] if stamps else ""
 
 
 @cache
@@ -161,25 +176,11 @@ def version() -> str:
     return hashlib.sha1(content).hexdigest()[:12]
 
 
-def stamps_of(path: Path) -> dict[str, Any]:
-    """Size and time of every file at the top of a run folder: another stamp means another content."""
-    found: dict[str, Any] = {"": version()}
-    try:
-        with os.scandir(path) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                if entry.is_file() and not entry.name.startswith("."):
-                    status = entry.stat()
-                    found[entry.name] = [status.st_size, status.st_mtime_ns]
-    except OSError:
-        pass
-    return found
-
-
 def public(rows: list[dict[str, Any]], settings: list[str]) -> list[dict[str, Any]]:
     """The rows without the settings that all runs share."""
-    told = set(settings)
+    names = set(settings)
     return [
-        {**row, "settings": {name: value for name, value in row["settings"].items() if name in told}} for row in rows
+        {**row, "settings": {name: value for name, value in row["settings"].items() if name in names}} for row in rows
     ]
 
 
@@ -227,8 +228,8 @@ def copy_assets(pages: Path) -> None:
 
 def plotly_script() -> Path:
     """plotly.min.js as the installed package carries it; found without importing it, which takes a second."""
-    found = importlib.util.find_spec("plotly")
-    for folder in (found.submodule_search_locations or []) if found else []:
+    spec = importlib.util.find_spec("plotly")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
         file = Path(folder) / "package_data" / "plotly.min.js"
         if file.is_file():
             return file

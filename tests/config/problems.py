@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 from config import SettingsError, parse_command_line
+from config.settings import task_flags
+from config.task import find_task
+
+LANGUAGE = task_flags(find_task("language"))
 
 
 def problems(*argv: str) -> list[str]:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from config import parse_command_line
-from config.checks import Settled, unused
-from config.flags import flags_of
-from config.settings import flag
+from config.checks import ResolvedFlags, no_effect_message
+from config.flags import flag, flags_of
 from tests.config.problems import problems
 
 
@@ -212,7 +211,10 @@ MODELS = flags_of("models", Models)
 def test_needs_are_generic(name: str, changes: dict[str, Any], line: str | None) -> None:
     defaults = {flag_.name: flag_.default for flag_ in MODELS.values()}
     sources = dict.fromkeys(defaults, "default") | dict.fromkeys(changes, "command line")
-    assert unused(MODELS[name], MODELS, Settled(defaults | changes, sources, defaults), set()) == line
+    assert no_effect_message(MODELS[name], MODELS, ResolvedFlags(defaults | changes, sources, defaults), set()) == line
     assert (
-        unused(MODELS[name], MODELS, Settled(defaults | changes, sources, defaults), {"model_name", "cached"}) is None
+        no_effect_message(
+            MODELS[name], MODELS, ResolvedFlags(defaults | changes, sources, defaults), {"model_name", "cached"}
+        )
+        is None
     )

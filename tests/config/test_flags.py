@@ -10,11 +10,24 @@ from typing import Any
 
 import pytest
 
-from config.flags import FLAGS, NAMES, SECTIONS, SIZED, flags_of, read_plain, read_text
+from config import parse_command_line
+from config.flags import FROM_SIZE, flag, flags_of, parse_value, parse_word
 from config.names import RETIRED
-from config.settings import RunConfig, flag
-from config.sizes import SIZES, Size
-from core.text import listing, shown
+from config.record import differences, values_of
+from config.settings import (
+    COMMON,
+    SIZE_TABLE_FLAGS,
+    SIZES,
+    Inference,
+    RunConfig,
+    Size,
+    Text,
+    Transformer,
+    all_flags,
+    all_names,
+)
+from core.text import format_value, join_words
+from tests.config.problems import LANGUAGE
 
 GOLDEN = Path(__file__).with_name("flags.golden.txt")
 ROOT = Path(__file__).parents[2]
@@ -41,31 +54,46 @@ def test_the_list_of_flags_is_the_golden_one() -> None:
 
 
 def test_no_name_is_used_twice_or_retired() -> None:
-    names = [name for flag in FLAGS.values() for name in (flag.name, *flag.aliases)]
-    fields = sum(len(vars(getattr(RunConfig(), group))) for group in SECTIONS)
-    assert len(names) == len(set(names)) and len(FLAGS) == fields
+    names = [name for flag in all_flags().values() for name in (flag.name, *flag.aliases)]
+    assert len(names) == len(set(names))
     assert not RETIRED & set(names) and len(RETIRED) == 31
 
 
 def test_every_part_of_a_run_is_a_group_of_flags_but_where_they_came_from() -> None:
-    assert set(vars(RunConfig())) - set(SECTIONS) == {"sources", "changed"}
+    assert set(vars(RunConfig())) - set(COMMON) == {"groups", "sources", "changed"}
+    config = parse_command_line([])
+    assert list(config.sections()) == list(LANGUAGE.sections) and values_of(config).keys() == LANGUAGE.flags.keys()
+
+
+def test_a_group_is_addressed_by_its_type() -> None:
+    config = parse_command_line(["--context_length", "32", "--tokenizer", "bpe:512"])
+    assert config[Transformer].context_length == 32
+    assert config[Text] is config.data and config[Text].tokenizer == "bpe:512"
+    changed = config.with_values({"context_length": 8, "max_steps": 3, "tokenizer": "bytes"})
+    assert differences(config, changed) == {
+        "context_length": (32, 8),
+        "max_steps": (1450, 3),
+        "tokenizer": ("bpe:512", "bytes"),
+    }
+    with pytest.raises(KeyError, match="--task language has no flags of the group Inference"):
+        config[Inference]
 
 
 def test_needs_name_flags_and_values_that_exist() -> None:
-    for flag_ in FLAGS.values():
+    for flag_ in all_flags().values():
         for other, values in flag_.needs.items():
-            assert not FLAGS[other].choices or set(values) <= set(FLAGS[other].choices)
+            assert not all_flags()[other].choices or set(values) <= set(all_flags()[other].choices)
 
 
 def test_defaults_are_values_their_own_flag_accepts() -> None:
-    for name, flag_ in FLAGS.items():
-        if name not in SIZED:
-            assert read_plain(flag_, flag_.default) == flag_.default
+    for name, flag_ in all_flags().items():
+        if name not in SIZE_TABLE_FLAGS:
+            assert parse_value(flag_, flag_.default) == flag_.default
 
 
 def test_the_size_table_has_every_size_and_fills_every_open_field() -> None:
-    assert tuple(SIZES) == FLAGS["model_size"].choices
-    assert set(Size.__dataclass_fields__) == set(SIZED)
+    assert tuple(SIZES) == all_flags()["model_size"].choices
+    assert {flag.name for flag in all_flags().values() if flag.default == FROM_SIZE} == set(SIZE_TABLE_FLAGS)
     for size in SIZES.values():
         assert size.embedding_dim % (2 * size.multiheaded_attention_heads) == 0
 
@@ -85,51 +113,59 @@ def test_rows_of_the_size_table(name: str, layers: int, width: int, heads: int, 
 
 
 def test_an_alias_is_its_flag() -> None:
-    assert NAMES["override_embedding_dim"] is FLAGS["embedding_dim"]
+    assert all_names()["override_embedding_dim"] is all_flags()["embedding_dim"]
 
 
 @pytest.mark.parametrize(
     ("flag_", "text", "value"),
     [
-        (FLAGS["max_steps"], "+7", 7),
-        (FLAGS["val_sanity"], "-1", -1),
-        (FLAGS["weight_decay"], "1e3", 1000.0),
-        (FLAGS["weight_decay"], ".5", 0.5),
-        (FLAGS["weight_decay"], "3", 3.0),
-        (FLAGS["run_name"], "007", "007"),
+        (all_flags()["max_steps"], "+7", 7),
+        (all_flags()["val_sanity"], "-1", -1),
+        (all_flags()["weight_decay"], "1e3", 1000.0),
+        (all_flags()["weight_decay"], ".5", 0.5),
+        (all_flags()["weight_decay"], "3", 3.0),
+        (all_flags()["run_name"], "007", "007"),
         (SAMPLE["step"], "auto", "auto"),
         (SAMPLE["step"], "2", 2.0),
         (SAMPLE["count"], "half", "half"),
         (SAMPLE["count"], "3", 3),
         (SAMPLE["bound"], "5", 5.0),
-        (FLAGS["validation_split_pct"], "0.9", 0.9),
+        (all_flags()["validation_split_pct"], "0.9", 0.9),
     ],
 )
 def test_a_word_is_read_by_the_type_of_its_flag(flag_: Any, text: str, value: Any) -> None:
-    read = read_text(flag_, text)
+    read = parse_word(flag_, text)
     assert read == value and type(read) is type(value)
 
 
 @pytest.mark.parametrize(
     ("flag_", "text", "problem"),
     [
-        (FLAGS["seed"], "16.0", "is '16.0': give a whole number of at least 0, written without point or exponent."),
-        (FLAGS["max_steps"], "1e3", "is '1e3': give a whole number of at least 1, written without point or exponent."),
-        (FLAGS["max_steps"], "1_000", "is '1_000': give a whole number of at least 1."),
-        (FLAGS["max_steps"], " 5", "is ' 5': give a whole number of at least 1."),
-        (FLAGS["max_steps"], "٣", "is '٣': give a whole number of at least 1."),
-        (FLAGS["max_steps"], str(2**63), f"is {2**63}: give a whole number of at least 1, below 2**63."),
-        (FLAGS["weight_decay"], "lots", "is 'lots': give a number of at least 0."),
-        (FLAGS["weight_decay"], "1_0", "is '1_0': give a number of at least 0."),
-        (FLAGS["weight_decay"], "nan", "is nan: give a number of at least 0; it must be finite."),
-        (FLAGS["weight_decay"], "-Infinity", "is -inf: give a number of at least 0; it must be finite."),
-        (FLAGS["weight_decay"], "1e999", "is inf: give a number of at least 0; it must be finite."),
-        (FLAGS["validation_split_pct"], "1.5", "is 1.5: give a number from 0 to 0.9."),
-        (FLAGS["ffn_dim_multiplier"], "0", "is 0: give a number above 0."),
-        (FLAGS["optimizer"], "adam", "is 'adam': choose adamw, adafactor or sgd."),
-        (FLAGS["dataset_dir"], "", "is empty: give a text, or leave the flag out."),
-        (FLAGS["dataset_dir"], "a\nb", "is 'a\\nb': give a text without control characters."),
-        (FLAGS["dataset_dir"], "a\x7f", "is 'a\\x7f': give a text without control characters."),
+        (
+            all_flags()["seed"],
+            "16.0",
+            "is '16.0': give a whole number of at least 0, written without point or exponent.",
+        ),
+        (
+            all_flags()["max_steps"],
+            "1e3",
+            "is '1e3': give a whole number of at least 1, written without point or exponent.",
+        ),
+        (all_flags()["max_steps"], "1_000", "is '1_000': give a whole number of at least 1."),
+        (all_flags()["max_steps"], " 5", "is ' 5': give a whole number of at least 1."),
+        (all_flags()["max_steps"], "٣", "is '٣': give a whole number of at least 1."),
+        (all_flags()["max_steps"], str(2**63), f"is {2**63}: give a whole number of at least 1, below 2**63."),
+        (all_flags()["weight_decay"], "lots", "is 'lots': give a number of at least 0."),
+        (all_flags()["weight_decay"], "1_0", "is '1_0': give a number of at least 0."),
+        (all_flags()["weight_decay"], "nan", "is nan: give a number of at least 0; it must be finite."),
+        (all_flags()["weight_decay"], "-Infinity", "is -inf: give a number of at least 0; it must be finite."),
+        (all_flags()["weight_decay"], "1e999", "is inf: give a number of at least 0; it must be finite."),
+        (all_flags()["validation_split_pct"], "1.5", "is 1.5: give a number from 0 to 0.9."),
+        (all_flags()["ffn_dim_multiplier"], "0", "is 0: give a number above 0."),
+        (all_flags()["optimizer"], "adam", "is 'adam': choose adamw, adafactor or sgd."),
+        (all_flags()["dataset_dir"], "", "is empty: give a text, or leave the flag out."),
+        (all_flags()["dataset_dir"], "a\nb", "is 'a\\nb': give a text without control characters."),
+        (all_flags()["dataset_dir"], "a\x7f", "is 'a\\x7f': give a text without control characters."),
         (SAMPLE["step"], "fast", "is 'fast': give a number above 0, or auto."),
         (SAMPLE["count"], "0", "is 0: give a whole number of at least 1, or all or half."),
         (SAMPLE["bound"], "6", "is 6: give a number of at most 5."),
@@ -138,17 +174,17 @@ def test_a_word_is_read_by_the_type_of_its_flag(flag_: Any, text: str, value: An
 )
 def test_a_wrong_word_is_told_with_what_is_allowed(flag_: Any, text: str, problem: str) -> None:
     with pytest.raises(ValueError) as caught:
-        read_text(flag_, text)
+        parse_word(flag_, text)
     assert str(caught.value) == problem
 
 
-@pytest.mark.parametrize("name", [name for name, flag_ in FLAGS.items() if flag_.kind is float])
+@pytest.mark.parametrize("name", [name for name, flag_ in all_flags().items() if flag_.kind is float])
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
 def test_no_float_takes_what_is_not_finite(name: str, number: str) -> None:
     with pytest.raises(ValueError, match="it must be finite"):
-        read_text(FLAGS[name], number)
+        parse_word(all_flags()[name], number)
     with pytest.raises(ValueError, match="it must be finite"):
-        read_plain(FLAGS[name], float(number))
+        parse_value(all_flags()[name], float(number))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +203,7 @@ def test_no_float_takes_what_is_not_finite(name: str, number: str) -> None:
     ],
 )
 def test_a_plain_value_is_read_by_the_type_of_its_flag(name: str, plain: Any, value: Any) -> None:
-    read = read_plain(FLAGS[name], plain)
+    read = parse_value(all_flags()[name], plain)
     assert read == value and type(read) is type(value)
 
 
@@ -192,12 +228,16 @@ def test_a_plain_value_is_read_by_the_type_of_its_flag(name: str, plain: Any, va
 )
 def test_a_wrong_plain_value_is_told_with_what_is_allowed(name: str, plain: Any, problem: str) -> None:
     with pytest.raises(ValueError) as caught:
-        read_plain(FLAGS[name], plain)
+        parse_value(all_flags()[name], plain)
     assert str(caught.value) == problem
 
 
 def test_lists_and_values_in_words() -> None:
-    assert [listing(["a"]), listing(["a", "b"]), listing(["a", "b", "c"], "and")] == ["a", "a or b", "a, b and c"]
-    assert [shown(value) for value in (True, None, 1.0, 0.05, ("a", "b"), "x", "", "a\u2028b")] == [
+    assert [join_words(["a"]), join_words(["a", "b"]), join_words(["a", "b", "c"], "and")] == [
+        "a",
+        "a or b",
+        "a, b and c",
+    ]
+    assert [format_value(value) for value in (True, None, 1.0, 0.05, ("a", "b"), "x", "", "a\u2028b")] == [
         "true", "null", "1", "0.05", "[a, b]", "x", "''", "'a\\u2028b'",
     ]  # fmt: skip

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from config import RunConfig, parse_command_line
-from config.flags import FLAGS, SECTIONS
 from config.help import detail, help_text
+from config.settings import all_flags
+from tests.config.problems import LANGUAGE
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,26 +27,26 @@ def help_of(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
-@pytest.mark.parametrize("group", ["", *SECTIONS])
+@pytest.mark.parametrize("group", ["", *LANGUAGE.sections])
 def test_every_flag_is_there_once_and_no_line_is_too_long(
     monkeypatch: pytest.MonkeyPatch, group: str, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    lines = help_text(group).splitlines()
+    lines = help_text(group, LANGUAGE).splitlines()
     starts = [line.split()[0] for line in lines if line.startswith("  --")]
-    assert starts == [f"--{flag.name}" for flag in FLAGS.values() if group in ("", flag.group)]
+    assert starts == [f"--{flag.name}" for flag in LANGUAGE.flags.values() if group in ("", flag.group)]
     assert max(map(len, lines)) <= max(width, 44)
     monkeypatch.setenv("COLUMNS", "300")
-    assert " ".join(lines).split() == help_text(group).split(), "no word is cut"
+    assert " ".join(lines).split() == help_text(group, LANGUAGE).split(), "no word is cut"
 
 
 def test_a_wide_terminal_has_one_line_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "130")
-    lines = help_text().splitlines()
-    few = {flag.name for flag in FLAGS.values() if not flag.choices}  # a list of choices may need another line
+    lines = help_text("", LANGUAGE).splitlines()
+    few = {flag.name for flag in LANGUAGE.flags.values() if not flag.choices}  # a list of choices may need another line
     at = [number for number, line in enumerate(lines) if line.startswith("  --") and line.split()[0][2:] in few]
     assert len(at) == len(few) and all(lines[number + 1][:4] in ("", "  --") for number in at)
-    helps = {line.index(FLAGS[line.split()[0][2:]].help) for line in lines if line.startswith("  --")}
+    helps = {line.index(all_flags()[line.split()[0][2:]].help) for line in lines if line.startswith("  --")}
     assert len(helps) == 1, "the helps stand in one column"
 
 
@@ -54,11 +55,13 @@ def test_help_begins_with_commands_and_has_titled_groups(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "130")
     lines = help_of(["--help"], capsys).splitlines()
-    assert [line.split("  ")[0] for line in lines[:4]] == [
+    assert [line.split("  ")[0] for line in lines[:6]] == [
         "python train_model.py",
         "python train_model.py --debug_dataloader --no_wandb",
         "python train_model.py --help GROUP",
         "python train_model.py --help --FLAG",
+        "python train_model.py --task NAME --help",
+        "python train_model.py --help all",
     ]
     assert "DATA  what it learns from" in lines and "DEBUGGING  find a problem in a minute" in lines
     entries = {line.split()[0]: line for line in lines if line.startswith("  --")}
@@ -95,7 +98,7 @@ def test_help_of_a_group_has_details(
 
 def test_details_of_switches_other_names_and_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    shape, testing = help_text("architecture"), help_text("testing")
+    shape, testing = help_text("architecture", LANGUAGE), help_text("testing", LANGUAGE)
     assert "off with --no-tie_embeddings" in shape and "also --override_embedding_dim" in shape
     assert "only with --only_test" in testing
 
@@ -104,8 +107,8 @@ def test_details_of_switches_other_names_and_needs(monkeypatch: pytest.MonkeyPat
     ("name", "fact"), [("no_wandb", "not with --no_wandb"), ("tie_embeddings", "not with --no-tie_embeddings")]
 )
 def test_a_need_that_is_met_by_default_is_told_as_what_ends_it(name: str, fact: str) -> None:
-    flag = dataclasses.replace(FLAGS["seed"], needs={name: (FLAGS[name].default,)})
-    assert fact in [line.strip() for line in detail(flag, FLAGS, 4, 120)]
+    flag = dataclasses.replace(all_flags()["seed"], needs={name: (all_flags()[name].default,)})
+    assert fact in [line.strip() for line in detail(flag, LANGUAGE, 4, 120)]
 
 
 @pytest.mark.parametrize(
@@ -143,8 +146,8 @@ def test_help_of_a_flag_says_what_it_needs(
 
 def test_every_choice_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    entries = {line.split()[0][2:]: line for line in help_text().splitlines() if line.startswith("  --")}
-    for flag in FLAGS.values():
+    entries = {line.split()[0][2:]: line for line in help_text("", LANGUAGE).splitlines() if line.startswith("  --")}
+    for flag in LANGUAGE.flags.values():
         if flag.choices:
             shown = entries[flag.name].partition("{")[2].replace("[", "").replace("]", "").removesuffix("}")
             assert tuple(shown.split(", ")) == flag.choices

@@ -13,21 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config import RunConfig, SettingsError, parse_command_line
-from config.flags import FLAGS, NAMES
-from config.help import asked_for_help
+from config.energy import Energy
+from config.help import help_topic
 from config.names import ELSEWHERE, MEANT, RETIRED
+from config.record import values_of
+from config.settings import Transformer, all_flags, all_names
 from core.errors import UserError
-from tests.config.problems import problems
+from tests.config.problems import LANGUAGE, problems
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_no_flag_at_all_is_a_complete_run() -> None:
     config = parse_command_line([])
-    assert (config.architecture.num_transformer_blocks, config.architecture.embedding_dim) == (4, 96)
-    assert config.architecture.multiheaded_attention_heads == 2 and config.optimizer.peak_learning_rate == 0.0024
-    assert (config.run.recipe, config.energy.energy_form) == ("residual", "residual")
-    assert set(config.sources) == set(FLAGS) and set(config.sources.values()) == {"default", "size table"}
+    assert (config[Transformer].num_transformer_blocks, config[Transformer].embedding_dim) == (4, 96)
+    assert config[Transformer].multiheaded_attention_heads == 2 and config.optimizer.peak_learning_rate == 0.0024
+    assert (config.run.recipe, config[Energy].energy_form) == ("residual", "residual")
+    assert set(config.sources) == set(LANGUAGE.flags) and set(config.sources.values()) == {"default", "size table"}
     assert config.sources["peak_learning_rate"] == "size table" and config.sources["max_steps"] == "default"
 
 
@@ -42,9 +44,9 @@ def test_the_order_is_default_size_table_file_command_line(tmp_path: Path) -> No
     config = parse_command_line(["--config", str(file), "--max_steps", "80", "--num_transformer_blocks", "3"])
     values = {
         "model_size": (config.run.model_size, "small", "file"),
-        "num_transformer_blocks": (config.architecture.num_transformer_blocks, 3, "command line"),
-        "embedding_dim": (config.architecture.embedding_dim, 96, "file"),
-        "multiheaded_attention_heads": (config.architecture.multiheaded_attention_heads, 12, "size table"),
+        "num_transformer_blocks": (config[Transformer].num_transformer_blocks, 3, "command line"),
+        "embedding_dim": (config[Transformer].embedding_dim, 96, "file"),
+        "multiheaded_attention_heads": (config[Transformer].multiheaded_attention_heads, 12, "size table"),
         "peak_learning_rate": (config.optimizer.peak_learning_rate, 0.0006, "size table"),
         "max_steps": (config.trainer.max_steps, 80, "command line"),
         "seed": (config.trainer.seed, 5, "file"),
@@ -59,7 +61,7 @@ def test_the_size_of_the_command_line_wins_over_the_files(tmp_path: Path) -> Non
     file = tmp_path / "run.yaml"
     file.write_text("model_size: small\n")
     config = parse_command_line(["--config", str(file), "--model_size", "xl"])
-    assert config.architecture.embedding_dim == 2048
+    assert config[Transformer].embedding_dim == 2048
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_the_size_of_the_command_line_wins_over_the_files(tmp_path: Path) -> Non
 )
 def test_ways_to_give_a_flag(argv: list[str], name: str, value: object) -> None:
     config = parse_command_line(argv)
-    assert getattr(getattr(config, FLAGS[name].group), name) == value
+    assert values_of(config)[name] == value
     assert config.sources[name] == "command line"
 
 
@@ -158,9 +160,9 @@ def test_another_projects_word_for_a_flag_is_told_ours(word: str, name: str, tmp
 
 
 def test_words_of_other_projects_are_of_flags_that_exist_and_none_is_ours() -> None:
-    assert set(MEANT.values()) <= set(FLAGS) and not set(MEANT) & set(NAMES)
+    assert set(MEANT.values()) <= set(all_flags()) and not set(MEANT) & set(all_names())
     assert len(MEANT) == sum(len(words.split()) for words in ELSEWHERE.values()), "a word has one meaning"
-    assert not {spelling for flag in FLAGS.values() for spelling in flag.off} & {f"--{word}" for word in MEANT}
+    assert not {spelling for flag in all_flags().values() for spelling in flag.off} & {f"--{word}" for word in MEANT}
 
 
 @pytest.mark.parametrize("name", sorted(RETIRED))
@@ -192,15 +194,15 @@ def test_the_error_is_the_doors_and_survives_a_process_border() -> None:
 
 
 WORDS = st.one_of(
-    st.sampled_from([f"--{name}" for name in FLAGS]),
+    st.sampled_from([f"--{name}" for name in all_flags()]),
     st.sampled_from(["--", "-", "", "=", "--=", "-1", "0", "1", "0.5", "--no-x", "true", "bpe:400", "2"]),
     st.text(max_size=8),
-    st.builds("--{}={}".format, st.sampled_from(sorted(FLAGS)), st.text(max_size=4)),
+    st.builds("--{}={}".format, st.sampled_from(sorted(all_flags())), st.text(max_size=4)),
 )
 
 
 @settings(deadline=None)
-@given(st.lists(WORDS, max_size=8).filter(lambda argv: asked_for_help(argv) is None))
+@given(st.lists(WORDS, max_size=8).filter(lambda argv: help_topic(argv) is None))
 def test_any_words_are_a_run_or_lines_of_problems(argv: list[str]) -> None:
     try:
         assert isinstance(parse_command_line(argv), RunConfig)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from config import RunConfig, parse_command_line
-from config.flags import FLAGS, judged
+from config.energy import RECIPES, Energy
+from config.flags import validated
 from config.help import help_text
-from config.recipes import RECIPES
 from config.record import describe, differences, from_dict, to_dict, to_yaml, values_of
-from tests.config.problems import problems
+from config.settings import Transformer, all_flags
+from tests.config.problems import LANGUAGE, problems
 from train_model import main
 
 EBT = ("--model_name", "ebt")
@@ -23,17 +24,17 @@ EBT = ("--model_name", "ebt")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_sets_its_values_and_nothing_else(recipe: str) -> None:
     config = parse_command_line([*EBT, "--recipe", recipe])
-    bare = {name: flag.default for name, flag in FLAGS.items() if flag.group == "energy"}
+    bare = {name: flag.default for name, flag in all_flags().items() if flag.group == "energy"}
     energy = {name: value for name, value in values_of(config).items() if name in bare}
     assert energy == bare | RECIPES[recipe]
     assert {name for name, source in config.sources.items() if source == f"--recipe {recipe}"} == set(RECIPES[recipe])
     for name, value in RECIPES[recipe].items():
-        kind = FLAGS[name].kind
-        assert type(value) is kind and (kind is bool or judged(FLAGS[name], value) == value), name
+        kind = all_flags()[name].kind
+        assert type(value) is kind and (kind is bool or validated(all_flags()[name], value) == value), name
 
 
 def test_there_is_a_recipe_for_every_choice() -> None:
-    assert tuple(RECIPES) == FLAGS["recipe"].choices
+    assert tuple(RECIPES) == all_flags()["recipe"].choices
 
 
 def test_what_is_given_wins_over_a_recipe(tmp_path: Path) -> None:
@@ -92,8 +93,8 @@ def test_a_record_is_good_for_the_other_model_too(tmp_path: Path) -> None:
 
 def test_a_baseline_record_may_state_bare_defaults() -> None:
     bare = {"no_mcmc_detach": True, "mcmc_num_steps": 1}
-    assert all(value == FLAGS[name].default != RECIPES["s1"][name] for name, value in bare.items())
-    energy = from_dict({"model_name": "baseline_transformer", "recipe": "s1", **bare}).energy
+    assert all(value == all_flags()[name].default != RECIPES["s1"][name] for name, value in bare.items())
+    energy = from_dict({"model_name": "baseline_transformer", "recipe": "s1", **bare})[Energy]
     assert (energy.no_mcmc_detach, energy.mcmc_num_steps) == (True, 1)
 
 
@@ -229,9 +230,9 @@ def test_a_wrong_energy_flag_is_told(line: str, problem: str) -> None:
     assert problems(*EBT, *line.split()) == [problem]
 
 
-@pytest.mark.parametrize("name", ["recipe", *[flag.name for flag in FLAGS.values() if flag.group == "energy"]])
+@pytest.mark.parametrize("name", ["recipe", *[flag.name for flag in all_flags().values() if flag.group == "energy"]])
 def test_no_energy_flag_is_for_the_baseline(name: str) -> None:
-    flag = FLAGS[name]
+    flag = all_flags()[name]
     words = [] if flag.kind is bool else [flag.choices[-1] if flag.choices else "1"]
     assert problems(f"--{name}", *words, "--model_name", "baseline_transformer") == [
         f"--{name} is not used by --model_name baseline_transformer: remove it, or choose --model_name ebt."
@@ -276,7 +277,7 @@ def test_sound_energy_flags_are_not_refused(line: str) -> None:
 
 def test_help_of_the_energy_group_has_its_ranges_and_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    lines = [line.strip() for line in help_text("energy").splitlines()]
+    lines = [line.strip() for line in help_text("energy", LANGUAGE).splitlines()]
     assert lines[0] == "ENERGY  how an energy-based model finds its predictions"
     start = next(index for index, line in enumerate(lines) if line.startswith("--mcmc_step_size X"))
     assert lines[start].endswith("length of a step; a number means --recipe public [auto]")
@@ -385,7 +386,7 @@ def test_a_public_job_script_has_the_published_values(name: str) -> None:
     assert (trainer.gpus, trainer.set_matmul_precision, trainer.val_check_interval) == ("-1", "medium", 20_000.0)
     assert (optimizer.peak_learning_rate, optimizer.warm_up_steps, optimizer.min_lr_scale) == (0.0012, 10_000, 10.0)
     assert config.run.is_slurm_run and config.run.override_slurm_checks is (name == "s2")
-    assert (config.run.model_size, config.architecture.embedding_dim) == ("4xs", 128)
+    assert (config.run.model_size, config[Transformer].embedding_dim) == ("4xs", 128)
 
 
 @pytest.mark.parametrize(
@@ -399,15 +400,15 @@ def test_a_public_job_script_has_the_published_values(name: str) -> None:
 def test_a_public_job_script_has_the_energy_flags_of_its_recipe(name: str, apart: dict[str, tuple[Any, Any]]) -> None:
     script, recipe = public_script(name), parse_command_line(["--recipe", name])
     differing = differences(script, recipe)
-    assert {flag: values for flag, values in differing.items() if FLAGS[flag].group == "energy"} == apart
+    assert {flag: values for flag, values in differing.items() if all_flags()[flag].group == "energy"} == apart
     assert differing["recipe"] == ("public", name)
 
 
 def test_the_multiplier_of_the_public_s2_script_is_idle_and_yet_the_recipes() -> None:
     script, recipe = public_script("s2"), parse_command_line(["--recipe", "s2"])
     for config in (script, recipe):
-        assert config.energy.mcmc_step_size_learnable is False
-        assert config.energy.mcmc_step_size_lr_multiplier == 5000.0, "public code's default; no step size is learned"
+        assert config[Energy].mcmc_step_size_learnable is False
+        assert config[Energy].mcmc_step_size_lr_multiplier == 5000.0, "public code's default; no step size is learned"
 
 
 def test_the_record_of_a_public_job_script_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -467,7 +468,7 @@ def test_a_step_size_beside_a_recipe_changes_only_itself(recipe: str) -> None:
     config = parse_command_line(["--recipe", recipe, "--mcmc_step_size", "30"])
     assert (config.run.recipe, config.sources["recipe"]) == (recipe, "command line")
     plain = parse_command_line(["--recipe", recipe])
-    assert differences(plain, config) == {"mcmc_step_size": (plain.energy.mcmc_step_size, 30.0)}
+    assert differences(plain, config) == {"mcmc_step_size": (plain[Energy].mcmc_step_size, 30.0)}
 
 
 def test_a_step_size_that_is_found_or_cannot_be_read_chooses_no_recipe() -> None:
@@ -482,4 +483,4 @@ def test_a_step_size_beside_a_record_keeps_the_records_recipe(tmp_path: Path) ->
     file = tmp_path / "run.yaml"
     file.write_text(to_yaml(parse_command_line([])))
     config = parse_command_line(["--config", str(file), "--mcmc_step_size", "30"])
-    assert (config.run.recipe, config.energy.energy_form) == ("residual", "residual")
+    assert (config.run.recipe, config[Energy].energy_form) == ("residual", "residual")

@@ -12,10 +12,29 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from config import RunConfig, SettingsError, parse_command_line
-from config.flags import FLAGS, Flag
-from config.recipes import RECIPES
-from config.record import describe, differences, from_dict, to_dict, to_yaml, values_of
-from config.versions import VERSION
+from config.config_file import VERSION
+from config.energy import RECIPES
+from config.flags import Flag
+from config.parser import TASK_NAMES
+from config.record import (
+    defaults_like,
+    describe,
+    differences,
+    flags_shown_first,
+    from_dict,
+    identity,
+    is_changeable,
+    is_of_model,
+    own_values,
+    record_flags,
+    to_dict,
+    to_words,
+    to_yaml,
+    values_of,
+    without_flags,
+)
+from config.settings import Transformer, all_flags
+from tests.config.problems import LANGUAGE
 
 TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20) | st.sampled_from(
     ["null", "true", "on", "~", "1e3", "0x10", "007", "2024-01-01", "- a", "a: b", "#", " x ", "=", "<<", "'", "!x"]
@@ -63,13 +82,13 @@ def values(flag: Flag) -> st.SearchStrategy[Any]:
 @st.composite
 def valid_settings(draw: st.DrawFn) -> dict[str, Any]:
     """{flag: value} of a run that is fine as a whole: drawn one by one, then what clashes is taken out."""
-    names = draw(st.sets(st.sampled_from(sorted(FLAGS.keys() - {"config"}))))
-    chosen = {name: draw(values(FLAGS[name])) for name in sorted(names)}
+    names = draw(st.sets(st.sampled_from(sorted(all_flags().keys() - {"config", *TASK_NAMES}))))
+    chosen = {name: draw(values(all_flags()[name])) for name in sorted(names)}
     if names & {"embedding_dim", "multiheaded_attention_heads", "model_size"}:
         heads, pairs = draw(st.integers(1, 64)), draw(st.integers(1, 64))
         chosen |= {"multiheaded_attention_heads": heads, "embedding_dim": 2 * heads * pairs}
     if chosen.get("warm_up_steps") is not None:
-        end = chosen.get("max_scheduling_steps") or chosen.get("max_steps", FLAGS["max_steps"].default)
+        end = chosen.get("max_scheduling_steps") or chosen.get("max_steps", all_flags()["max_steps"].default)
         chosen["warm_up_steps"] = min(chosen["warm_up_steps"], end)
     for name in draw(st.permutations(["debug_dataloader", "find_lr", "find_batch_size", "only_test"]))[1:]:
         chosen.pop(name, None)
@@ -81,6 +100,8 @@ def valid_settings(draw: st.DrawFn) -> dict[str, Any]:
         chosen.pop("resume_training_ckpt", None)
     if chosen.get("execution_mode") == "inference" and not chosen.get("only_test"):
         chosen.pop("execution_mode")
+    if chosen.get("execution_mode") != "inference":
+        chosen = {name: value for name, value in chosen.items() if not name.startswith("infer_")}
     if chosen.get("infer_generated_samples", 1) == 1:
         for name in ("infer_energy_sampling_technique", "infer_debug_sample_distances"):
             chosen.pop(name, None)
@@ -102,12 +123,12 @@ def valid_settings(draw: st.DrawFn) -> dict[str, Any]:
 
 def settled(name: str, chosen: dict[str, Any]) -> Any:
     """The value of a flag in a run where these are chosen."""
-    implied = "public" if isinstance(chosen.get("mcmc_step_size"), float) else FLAGS["recipe"].default
-    return chosen.get(name, RECIPES[chosen.get("recipe", implied)].get(name, FLAGS[name].default))
+    implied = "public" if isinstance(chosen.get("mcmc_step_size"), float) else all_flags()["recipe"].default
+    return chosen.get(name, RECIPES[chosen.get("recipe", implied)].get(name, all_flags()[name].default))
 
 
 def needs_are_met(name: str, chosen: dict[str, Any]) -> bool:
-    return all(settled(other, chosen) in needed for other, needed in FLAGS[name].needs.items())
+    return all(settled(other, chosen) in needed for other, needed in all_flags()[name].needs.items())
 
 
 def with_sound_energy(chosen: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +169,7 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path, chosen: dict[str, Any]) -
         file.write_text(text, encoding="utf-8")
         again = parse_command_line(["--config", str(file)])
         assert differences(config, again) == {"config": (None, str(file))}
-        assert values_of(again).keys() == FLAGS.keys()
+        assert values_of(again).keys() == values_of(config).keys()
         for flag, value in values_of(config).items():
             assert flag == "config" or type(values_of(again)[flag]) is type(value)
 
@@ -163,9 +184,9 @@ def test_a_command_line_and_a_record_say_the_same(chosen: dict[str, Any]) -> Non
         given_.pop(name)  # only a file can turn these off
     argv: list[str] = []
     for name, value in given_.items():
-        if FLAGS[name].kind is bool:
-            argv.append(FLAGS[name].spelled(value))
-        elif FLAGS[name].kind is tuple:
+        if all_flags()[name].kind is bool:
+            argv.append(all_flags()[name].spelled(value))
+        elif all_flags()[name].kind is tuple:
             argv += [f"--{name}={value[0]}", *[word for word in value[1:] if not word.startswith("--")]]
             given_[name] = (value[0], *[word for word in value[1:] if not word.startswith("--")])
         else:
@@ -179,6 +200,49 @@ def test_a_name_that_is_no_unicode_is_refused() -> None:
         parse_command_line(["--dataset_dir", "caf\udce9"])
 
 
+def test_every_flag_says_what_it_affects() -> None:
+    assert {flag.affects for flag in all_flags().values()} == {"result", "speed", "record"}
+    assert {"run_name", "logs_dir", "config", "notify", "no_wandb"} <= record_flags()
+    assert not record_flags() & {"seed", "max_steps", "dataset_name", "val_check_interval", "limit_val_batches"}
+    assert flags_shown_first(1) == ("model_name", "model_size", "recipe", "ebt_type", "dataset_name")
+    assert flags_shown_first()[:5] == flags_shown_first(1) and "tokenizer" in flags_shown_first()
+    of_model = {name for name, flag in all_flags().items() if is_of_model(flag)}
+    assert {"task", "recipe", "tokenizer", "ebt_type", "context_length"} <= of_model
+    assert not of_model & {"dataset_name", "seed", "infer_temp", "max_steps"}
+    changeable = {name for name, flag in all_flags().items() if is_changeable(flag)}
+    assert {"max_steps", "gpus", "num_workers", "run_name", "save_top_k_ckpts"} <= changeable
+    assert not changeable & {"seed", "batch_size_per_device", "peak_learning_rate", "ebt_type"}
+
+
+def test_runs_that_compute_the_same_are_identical() -> None:
+    values = values_of(parse_command_line(["--run_name", "a", "--seed", "3"]))
+    assert identity(values) == identity(values | {"run_name": "b", "logs_dir": "elsewhere"})
+    assert identity(values) != identity(values | {"seed": 4})
+    assert identity(values | {"is_random_seed": True}) == identity(values | {"is_random_seed": True, "seed": 4})
+    plain = values | {"model_name": "baseline_transformer"}
+    assert identity(plain) == identity(plain | {"mcmc_num_steps": 9}), "a Transformer++ has no steps"
+    old = {name: value for name, value in values.items() if name not in ("task", "image_task")}
+    assert identity(values) == identity(old)
+
+
+def test_a_command_line_of_a_record() -> None:
+    line = ["--recipe", "s1", "--wandb_tags", "a", "b"]
+    config = parse_command_line([*line, "--max_steps", "9", "--debug_mode"])
+    assert parse_command_line(to_words(own_values(values_of(config)))) == config
+    words = [
+        "--max_steps",
+        "9",
+        "--override_embedding_dim=64",
+        "--no-tie_embeddings",
+        "--wandb_tags",
+        "a",
+        "b",
+        "--plan",
+    ]
+    assert without_flags(words, ["embedding_dim", "tie_embeddings", "wandb_tags"]) == ["--max_steps", "9", "--plan"]
+    assert defaults_like({"model_size": "small"})["embedding_dim"] == 768
+
+
 def test_a_record_is_plain_and_nested_by_concern() -> None:
     tree = to_dict(parse_command_line(["--wandb_tags", "a", "b"]))
     lines = to_yaml(parse_command_line([])).splitlines()
@@ -186,7 +250,7 @@ def test_a_record_is_plain_and_nested_by_concern() -> None:
     assert [line.partition(":")[0] for line in lines if line[0] != " "] == list(tree)
     assert list(tree) == [
         "version", "run", "architecture", "energy", "data", "optimizer", "trainer", "checkpoint", "logging",
-        "debugging", "testing", "inference",
+        "debugging", "testing",
     ]  # fmt: skip
     assert tree["logging"]["wandb_tags"] == ["a", "b"] and tree["architecture"]["embedding_dim"] == 96
     assert tree["optimizer"]["min_lr_scale"] == 10.0 and isinstance(tree["optimizer"]["min_lr_scale"], float)
@@ -204,7 +268,7 @@ def test_a_record_keeps_the_file_it_was_made_from(tmp_path: Path) -> None:
 
 def test_a_record_of_an_older_version_gets_defaults_for_what_it_lacks() -> None:
     config = from_dict({"trainer": {"seed": 3}})
-    assert config.trainer.max_steps == RunConfig().trainer.max_steps and config.architecture.embedding_dim == 96
+    assert config.trainer.max_steps == RunConfig().trainer.max_steps and config[Transformer].embedding_dim == 96
     assert config.sources["seed"] == "file" and config.sources["max_steps"] == "default"
 
 
@@ -251,7 +315,7 @@ def test_the_table_shows_value_source_and_what_was_changed(tmp_path: Path) -> No
     lines = describe(parse_command_line(argv)).splitlines()
     found = [re.fullmatch(r"([* ]) --(\w+) +(.*?)  +([a-z0-9_ -]+)", line) for line in lines]
     rows = {row[2]: row.groups() for row in found if row}
-    assert rows.keys() == FLAGS.keys()
+    assert rows.keys() == LANGUAGE.flags.keys()
     assert rows["max_steps"] == (" ", "max_steps", steps, "command line")
     assert rows["num_workers"] == ("*", "num_workers", "2", "file")
     assert rows["limit_val_batches"] == ("*", "limit_val_batches", "5", "--debug_mode")

@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from config import RunConfig, SettingsError, parse_command_line
-from config.flags import FLAGS
+from config.config_file import VERSION, VERSION_1_FLAGS, upgrade
+from config.energy import Energy
 from config.record import changed_problems, differences, from_dict, to_dict, to_yaml, values_of
-from config.versions import FIRST, VERSION, upgrade
+from config.settings import all_flags
 from tests.config.problems import problems
 from tests.config.test_record import valid_settings
 
@@ -56,7 +57,7 @@ def in_version_1(config: RunConfig, recipe: str = "laptop", **energy: Any) -> di
     tree = to_dict(config)
     del tree["version"]
     for name in NEW:
-        del tree[FLAGS[name].group][name]
+        del tree[all_flags()[name].group][name]
     tree["run"]["recipe"] = recipe
     tree["energy"] |= {"randomize_mcmc_num_steps_min": None, **OLD_RECIPES[recipe], **energy}
     return tree
@@ -88,24 +89,24 @@ def told(origin: str, name: str, why: str) -> str:
 
 def test_a_record_of_version_1_has_the_flags_it_is_known_by() -> None:
     tree = old_record()
-    assert "version" not in tree and tree["energy"].keys() >= set(FIRST)
+    assert "version" not in tree and tree["energy"].keys() >= set(VERSION_1_FLAGS)
     assert tree["energy"].keys().isdisjoint(NEW) and tree["run"].keys().isdisjoint(NEW)
 
 
 def test_truncation_of_version_1_was_a_loss_of_the_last_step() -> None:
     for truncated in (True, False):
         config = from_dict(old_record(truncate_mcmc=truncated))
-        assert config.energy.mcmc_last_step_loss is truncated and config.energy.truncate_mcmc is False
+        assert config[Energy].mcmc_last_step_loss is truncated and config[Energy].truncate_mcmc is False
         assert "truncate_mcmc" not in config.changed, "it trains as it did"
 
 
 def test_every_energy_of_version_1_is_scalar() -> None:
     for tree in (old_record(), old_record(recipe="s1"), old_record(recipe="s2"), old_baseline()):
-        assert from_dict(tree).energy.energy_form == "scalar"
+        assert from_dict(tree)[Energy].energy_form == "scalar"
 
 
 def test_no_fewest_steps_of_version_1_are_none() -> None:
-    assert from_dict(old_record(randomize_mcmc_num_steps_min=None)).energy.randomize_mcmc_num_steps_min == 0
+    assert from_dict(old_record(randomize_mcmc_num_steps_min=None))[Energy].randomize_mcmc_num_steps_min == 0
 
 
 def test_evaluation_of_version_1_took_no_random_steps() -> None:
@@ -115,7 +116,7 @@ def test_evaluation_of_version_1_took_no_random_steps() -> None:
         randomize_mcmc_num_steps_final_landscape=True,
         ebt_type="adaln",
     )
-    energy = from_dict(tree).energy
+    energy = from_dict(tree)[Energy]
     assert (energy.mcmc_num_steps, energy.randomize_mcmc_num_steps, energy.randomize_mcmc_num_steps_min) == (2, 0, 0)
     assert energy.randomize_mcmc_num_steps_final_landscape is False and energy.ebt_type == "adaln"
 
@@ -199,7 +200,7 @@ def test_a_record_of_this_version_comes_back_unchanged(tmp_path: Path, recipe: s
         assert differences(config, parse_command_line(["--config", str(file)])) == {"config": (None, str(file))}
 
 
-@pytest.mark.parametrize("left_out", FIRST)
+@pytest.mark.parametrize("left_out", VERSION_1_FLAGS)
 def test_a_file_that_lacks_a_flag_of_version_1_is_no_record(left_out: str) -> None:
     tree = old_record(recipe="s2")
     del tree["energy"][left_out]
@@ -218,9 +219,9 @@ def test_a_file_that_lacks_a_flag_of_version_1_is_no_record(left_out: str) -> No
 def test_a_small_file_that_a_person_wrote_is_not_taken_for_a_record(tree: dict[str, Any]) -> None:
     assert upgrade(tree) == (tree, {})
     config = from_dict(tree)
-    assert config.changed == {} and config.energy.truncate_mcmc is bool(tree)
-    assert config.energy.randomize_mcmc_num_steps == (2 if tree else 0)
-    assert config.energy.mcmc_last_step_loss is False
+    assert config.changed == {} and config[Energy].truncate_mcmc is bool(tree)
+    assert config[Energy].randomize_mcmc_num_steps == (2 if tree else 0)
+    assert config[Energy].mcmc_last_step_loss is False
 
 
 @pytest.mark.parametrize("energy", [None, 3, "scalar", ["mcmc_num_steps"]])
@@ -244,7 +245,7 @@ def test_an_old_file_is_refused_until_what_changed_is_given_too(tmp_path: Path) 
     file = written(tmp_path, old_record())
     assert problems("--config", file) == [told(file, "randomize_mcmc_step_size_scale", SCALE)]
     config = parse_command_line(["--config", file, "--randomize_mcmc_step_size_scale", "2"])
-    energy = config.energy
+    energy = config[Energy]
     assert (energy.randomize_mcmc_step_size_scale, energy.mcmc_last_step_loss, energy.truncate_mcmc) == (2, True, False)
     assert (config.run.recipe, energy.energy_form) == ("laptop", "scalar")
 
@@ -260,7 +261,7 @@ def test_every_change_of_an_old_file_is_told_and_can_be_given(tmp_path: Path) ->
     assert problems("--config", file) == [repeats, scale, replay, contrast]
     line = ["--config", file, "--randomize_mcmc_num_steps", "1", "--no-mcmc_replay_buffer"]
     assert problems(*line) == [scale, contrast]
-    energy = parse_command_line([*line, "--randomize_mcmc_step_size_scale", "1", "--contrastive_loss"]).energy
+    energy = parse_command_line([*line, "--randomize_mcmc_step_size_scale", "1", "--contrastive_loss"])[Energy]
     assert (energy.randomize_mcmc_num_steps, energy.mcmc_replay_buffer, energy.contrastive_loss) == (1, False, True)
 
 
@@ -268,7 +269,7 @@ def test_an_old_file_without_changes_is_accepted(tmp_path: Path) -> None:
     for tree in (old_record(recipe="s1"), old_baseline()):
         config = parse_command_line(["--config", written(tmp_path, tree)])
         assert values_of(config)["mcmc_step_size"] == tree["energy"]["mcmc_step_size"]
-        assert config.energy.mcmc_last_step_loss is tree["energy"]["truncate_mcmc"]
+        assert config[Energy].mcmc_last_step_loss is tree["energy"]["truncate_mcmc"]
 
 
 def test_the_changes_of_an_old_file_are_told_with_its_other_problems(tmp_path: Path) -> None:
@@ -321,7 +322,7 @@ OLD_ENERGY: dict[str, st.SearchStrategy[Any]] = {
 def old_records(draw: st.DrawFn) -> dict[str, Any]:
     """Any record of version 1: the settings of a run that is fine, with the energy flags that version 1 had."""
     chosen = draw(valid_settings())
-    kept = {name: value for name, value in chosen.items() if FLAGS[name].group != "energy" and name not in NEW}
+    kept = {name: value for name, value in chosen.items() if all_flags()[name].group != "energy" and name not in NEW}
     config = from_dict(kept | {"recipe": "laptop"})
     if config.run.model_name == "baseline_transformer":
         return in_version_1(config)
@@ -358,7 +359,7 @@ def test_any_record_of_version_1_is_accepted_and_keeps_what_it_meant(tree: dict[
 def test_an_old_yaml_file_without_random_steps_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "old.yaml"
     file.write_text(yaml.safe_dump(old_record(recipe="s1")))  # whose scalars are read as texts
-    assert parse_command_line(["--config", str(file)]).energy.randomize_mcmc_num_steps == 0
+    assert parse_command_line(["--config", str(file)])[Energy].randomize_mcmc_num_steps == 0
 
 
 def test_a_changed_flag_that_cannot_be_read_has_one_problem(tmp_path: Path) -> None:

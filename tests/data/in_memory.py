@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from config.record import from_dict, values_of
 from config.settings import RunConfig
+from data.language.build import packed_data
+from data.language.store import Split, TokenStore
+from data.language.tokenizers import ByteTokenizer
 from data.module import DataModule
-from data.store import Split, TokenStore
-from data.tokenizers import ByteTokenizer
 
 
 def make_config(**flags: Any) -> RunConfig:
     """The default settings with these flags set."""
-    defaults: Any = RunConfig()
-    groups: dict[str, Any] = {}
-    for group in fields(RunConfig):
-        settings = getattr(defaults, group.name)
-        if group.name not in ("sources", "changed"):
-            mine = {field.name: flags.pop(field.name) for field in fields(settings) if field.name in flags}
-            groups[group.name] = replace(settings, **mine)
-    assert not flags, f"no such flags: {flags}"
-    return RunConfig(**groups)
+    config = from_dict({})
+    assert not flags.keys() - values_of(config).keys(), f"no such flags: {flags}"
+    return config.with_values(flags)
 
 
 def make_split(tokens: np.ndarray) -> Split:
@@ -41,4 +37,13 @@ def make_store(train: int = 2960, valid: int = 700, test: int = 500, fingerprint
 
 def make_data(store: TokenStore | None = None, **flags: Any) -> DataModule:
     flags = {"context_length": 16, "batch_size_per_device": 4, "max_steps": 100, **flags}
-    return DataModule(make_config(**flags), store or make_store())
+    return packed_data(make_config(**flags), store or make_store())
+
+
+def on_rank(data: DataModule, rank: int, world_size: int, batches: int = 0, fn: str = "fit") -> DataModule:
+    """The module as if attached to a trainer of this rank that has done so many batches."""
+    progress = SimpleNamespace(total=SimpleNamespace(processed=batches))
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
+    state = SimpleNamespace(fn=fn)
+    data.trainer = SimpleNamespace(world_size=world_size, global_rank=rank, fit_loop=loop, state=state)  # type: ignore[assignment]
+    return data

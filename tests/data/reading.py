@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from config.settings import Data
-from data.errors import DataError
-from data.sources import find_source
+from config.settings import Text
+from core.errors import UserError
+from data.language.sources import find_source
 
 
 def read(name: str, folder: Path | str | None = None, split: str = "train", **settings: Any) -> list[Any]:
-    source = find_source(Data(dataset_name=name, dataset_dir=None if folder is None else str(folder), **settings))
+    source = find_source(Text(dataset_name=name, dataset_dir=None if folder is None else str(folder), **settings))
     source.prepare()
     return list(source.documents(split))
 
 
 def message(name: str, folder: Path | str | None = None, **settings: Any) -> str:
-    with pytest.raises(DataError) as error:
+    with pytest.raises(UserError) as error:
         read(name, folder, **settings)
     text = str(error.value)
     assert "\n" not in text

@@ -10,23 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from config.settings import Data
-from data.store import TokenStore
+from config.settings import Text
+from data.language.store import TokenStore
 
-# the package's own __init__ brings torch, which these processes can do without
-PRELUDE = (
-    "import sys, types, pathlib\n"
-    "package = types.ModuleType('data'); package.__path__ = [str(pathlib.Path('data').resolve())]\n"
-    "sys.modules['data'] = package\n"
-    "from config.settings import Data\n"
-    "from data.store import open_store\n"
-)
+PRELUDE = "import sys\nfrom config.settings import Data\nfrom data.language.store import open_store\n"
 
 
-def write(tmp_path: Path, texts: list[str], **more: Any) -> Data:
+def write(tmp_path: Path, texts: list[str], **more: Any) -> Text:
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return Data(dataset_name="jsonl", dataset_dir=str(file), **more)
+    return Text(dataset_name="jsonl", dataset_dir=str(file), **more)
 
 
 def documents_of(store: TokenStore, split: str) -> list[str]:

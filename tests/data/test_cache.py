@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from config.settings import Data
-from data import cache as cache_module
-from data.cache import TokenCache, cache_root
-from data.errors import DataError
-from data.sources import SPLITS
-from data.store import open_store
+from config.settings import Text
+from core.errors import UserError
+from data.language import cache as cache_module
+from data.language.cache import TokenCache, cache_root
+from data.language.sources import SPLITS
+from data.language.store import open_store
 from tests.data.small import documents_of, run, write
 
 
@@ -30,14 +30,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Data:
+def settings(tmp_path: Path) -> Text:
     """400 short documents."""
     return write(tmp_path, [f"document {number} about energy" for number in range(400)])
 
 
-def test_warm_start_reads_no_text(settings: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_start_reads_no_text(settings: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     first = open_store(settings)
-    monkeypatch.setattr("data.sources.jsonl.JsonLines.documents", lambda *_: pytest.fail("read the text"))
+    monkeypatch.setattr(
+        "data.language.sources.local_files.JsonLines.documents", lambda *_: pytest.fail("read the text")
+    )
     assert open_store(settings).fingerprint == first.fingerprint
 
 
@@ -58,7 +60,7 @@ def test_warm_start_of_pydocs_is_quick_and_light(cache: Path, tmp_path: Path) ->
     assert float(seconds) < 0.5 and imported == "set()"
 
 
-def test_changed_text_is_read_again_and_the_same_text_is_the_same_content(settings: Data) -> None:
+def test_changed_text_is_read_again_and_the_same_text_is_the_same_content(settings: Text) -> None:
     first = open_store(settings)
     os.utime(str(settings.dataset_dir), (1, 1))
     assert open_store(settings).path == first.path
@@ -111,7 +113,7 @@ def meta_without_splits(path: Path) -> None:
     "damage",
     [truncate, odd_size, flip_a_bit, empty_file, lose_a_file, lose_meta, spoil_meta, hollow_meta, meta_without_splits],
 )
-def test_damage_is_told_and_repaired(settings: Data, damage: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_told_and_repaired(settings: Text, damage: Any, capsys: pytest.CaptureFixture[str]) -> None:
     first = open_store(settings)
     assert first.path is not None
     expected = {split: first.splits[split].tokens.tolist() for split in SPLITS}
@@ -126,7 +128,7 @@ def test_damage_is_told_and_repaired(settings: Data, damage: Any, capsys: pytest
     assert open_store(settings).path == second.path and not capsys.readouterr().err
 
 
-def test_large_files_are_verified_at_their_ends(settings: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_verified_at_their_ends(settings: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "WHOLE_CHECK_BYTES", 64)
     monkeypatch.setattr(cache_module, "END_BYTES", 16)
     path = open_store(settings).path
@@ -137,7 +139,7 @@ def test_large_files_are_verified_at_their_ends(settings: Data, monkeypatch: pyt
     assert TokenCache(cache_root()).read(path.name) is None
 
 
-def test_others_may_read_what_is_finished(settings: Data, cache: Path) -> None:
+def test_others_may_read_what_is_finished(settings: Text, cache: Path) -> None:
     path = open_store(replace(settings, tokenizer="bpe:260")).path
     assert path is not None
     for file in [path, *path.iterdir(), *(cache / "requests").iterdir(), *(cache / "tokenizers").iterdir()]:
@@ -157,10 +159,10 @@ def test_cache_root(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- several processes
 
 
-def test_two_processes_at_once_build_once(settings: Data, cache: Path) -> None:
+def test_two_processes_at_once_build_once(settings: Text, cache: Path) -> None:
     code = (
         "import json, time\n"
-        "from data.sources.jsonl import JsonLines\n"
+        "from data.language.sources.local_files import JsonLines\n"
         "read = JsonLines.documents\n"
         "def slow(self, split):\n"
         "    print('building', flush=True); time.sleep(1); return read(self, split)\n"
@@ -176,7 +178,7 @@ def test_two_processes_at_once_build_once(settings: Data, cache: Path) -> None:
     assert not list((cache / "building").iterdir())
 
 
-def test_without_locks_the_first_rename_wins(settings: Data, cache: Path) -> None:
+def test_without_locks_the_first_rename_wins(settings: Text, cache: Path) -> None:
     code = (
         "import fcntl\n"
         "def unsupported(*_): raise OSError(95, 'Operation not supported')\n"
@@ -190,14 +192,14 @@ def test_without_locks_the_first_rename_wins(settings: Data, cache: Path) -> Non
     assert len(list((cache / "tokens").iterdir())) == 1 and not list((cache / "building").iterdir())
 
 
-def test_killed_builder_leaves_no_lock_and_no_rubbish(settings: Data, cache: Path) -> None:
+def test_killed_builder_leaves_no_lock_and_no_rubbish(settings: Text, cache: Path) -> None:
     code = (
         "import time\n"
-        "from data.cache import Building\n"
+        "from data.language.cache import CacheWriter\n"
         "def hang(self, split, tokens):\n"
         "    self.files[split].write(tokens); self.files[split].flush()\n"
         "    print('writing', flush=True); time.sleep(600)\n"
-        "Building.write = hang\n"
+        "CacheWriter.write = hang\n"
         "open_store(Data(dataset_name='jsonl', dataset_dir=sys.argv[1]))\n"
     )
     process = run(code, str(settings.dataset_dir))
@@ -221,22 +223,22 @@ def test_the_loser_of_the_rename_throws_its_copy_away(cache: Path) -> None:
     with tokens_cache.building("one") as first, tokens_cache.building("two") as second:
         for building in (first, second):
             building.write("train", tokens)
-            building.publish("content", "bytes", tokens.dtype, counts, {})
+            building.commit("content", "bytes", tokens.dtype, counts, {})
     entry = tokens_cache.read("content")
     assert entry is not None and entry.splits["train"].tokens.tolist() == tokens.tolist()
-    assert tokens_cache.recall("one") == tokens_cache.recall("two") == "content"
+    assert tokens_cache.content_of("one") == tokens_cache.content_of("two") == "content"
     assert not list((cache / "building").iterdir())
 
 
 # ---- what a person can get wrong
 
 
-def test_cache_that_cannot_be_written(settings: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_that_cannot_be_written(settings: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     root = tmp_path / "file" / "cache"
     monkeypatch.setenv("EBT_CACHE", str(root))
     for tokenizer in ("bytes", "bpe:260"):
-        with pytest.raises(DataError) as error:
+        with pytest.raises(UserError) as error:
             open_store(replace(settings, tokenizer=tokenizer))
         assert str(error.value) == (
             f"The token cache {root} cannot be written (Not a directory): free some space, set EBT_CACHE to another "
@@ -246,11 +248,11 @@ def test_cache_that_cannot_be_written(settings: Data, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("limit", [1, 4096, 10_000])
-def test_full_disk(settings: Data, cache: Path, limit: int) -> None:
+def test_full_disk(settings: Text, cache: Path, limit: int) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
-        with pytest.raises(DataError, match=r"^The token cache .* cannot be written \(File too large\): free "):
+        with pytest.raises(UserError, match=r"^The token cache .* cannot be written \(File too large\): free "):
             open_store(settings)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -258,7 +260,7 @@ def test_full_disk(settings: Data, cache: Path, limit: int) -> None:
     assert open_store(settings).splits["train"].num_documents > 300
 
 
-def test_read_only_cache_still_serves_what_it_has(settings: Data, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_cache_still_serves_what_it_has(settings: Text, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = open_store(settings)
     shutil.rmtree(cache / "locks")
     (cache / "locks").write_text("no folder can be made here")

@@ -13,14 +13,14 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from data.hub import refusal
-from data.sources import HUB, SPLITS
+from data.language.sources import HUB, SPLITS
 from tests.data.hub_server import Repository, ask, commit_of, served
 from tests.data.small import PRELUDE
 
 READ = f"""
 {PRELUDE}
-from data.errors import DataError
-from data.sources import find_source
+from core.errors import UserError
+from data.language.sources import find_source
 
 def read(name):
     source = find_source(Data(dataset_name=name))
@@ -30,7 +30,7 @@ def read(name):
 def attempt(read, name):
     try:
         return read(name)
-    except DataError as error:
+    except UserError as error:
         return str(error)
 """
 
@@ -274,7 +274,7 @@ TOKENIZERS = {
     "some/weights": Repository({"config.json": b'{"model_type": "gpt2"}'}),
 }
 BUILD = """
-from data.tokenizers import build_tokenizer
+from data.language.tokenizers import build_tokenizer
 
 def build(name):
     return build_tokenizer(name, list).encode("a").tolist()

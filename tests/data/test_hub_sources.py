@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from config.settings import Data
-from data.sources import HUB, dataset_names, find_source
+from config.settings import Text
+from data.language.sources import HUB, dataset_names, find_source
 from tests.data.reading import message, read, write_lines
 
 ARC = {
@@ -55,7 +56,7 @@ def test_hub_dataset_from_files(tmp_path: Path, kind: str, name: str, example: d
 
 @pytest.mark.parametrize(("name", "example", "text"), EXAMPLES, ids=[name for name, _, _ in EXAMPLES])
 def test_questions_are_the_text_up_to_the_answer(name: str, example: dict[str, Any], text: str) -> None:
-    asking = HUB[name.partition(":")[0]].asking
+    asking = HUB[name.partition(":")[0]].question_format
     if asking is None:
         assert name.partition(":")[0] in ("pajama", "fineweb")
         return
@@ -68,7 +69,7 @@ def test_questions_are_the_text_up_to_the_answer(name: str, example: dict[str, A
 
 
 def test_questions_whose_answers_are_of_their_own_kind() -> None:
-    asks = {name: dataset.asking.question for name, dataset in HUB.items() if dataset.asking}
+    asks = {name: dataset.question_format.question for name, dataset in HUB.items() if dataset.question_format}
     assert asks["squad"]({**SQUAD, "answers": {"text": [], "answer_start": []}}) is None
     assert asks["planbench"]({**PLAN, "ground_truth_plan": None}) is None
     assert asks["bigbench"]({"inputs": "i", "targets": []}) is None
@@ -88,16 +89,16 @@ def test_every_hub_dataset_has_an_example() -> None:
 def test_files_named_by_split(tmp_path: Path) -> None:
     for stem, question in [("train-00000-of-00001", "q1"), ("gsm8k_validation", "q2"), ("test", "q3")]:
         write_lines(tmp_path / f"{stem}.jsonl", {"question": question, "answer": "a"})
-    source = find_source(Data(dataset_name="gsm8k", dataset_dir=str(tmp_path)))
+    source = find_source(Text(dataset_name="gsm8k", dataset_dir=str(tmp_path)))
     assert source.splits == ("train", "valid", "test")
     for split, question in [("train", "q1"), ("valid", "q2"), ("test", "q3")]:
         assert list(source.documents(split)) == [f"Question: {question}\nAnswer: a"]
 
 
 def test_native_splits_of_the_hub() -> None:
-    assert find_source(Data(dataset_name="gsm8k")).splits == ("train", "test")
-    assert find_source(Data(dataset_name="squad")).splits == ("train", "valid")
-    assert find_source(Data(dataset_name="fineweb")).splits == ("train",)
+    assert find_source(Text(dataset_name="gsm8k")).splits == ("train", "test")
+    assert find_source(Text(dataset_name="squad")).splits == ("train", "valid")
+    assert find_source(Text(dataset_name="fineweb")).splits == ("train",)
 
 
 def test_hub_files_that_cannot_be_used(tmp_path: Path) -> None:
@@ -166,7 +167,7 @@ def test_copy_downloaded_before_is_used_when_the_hub_is_out_of_reach(
         {"features": examples.features.to_dict(), "splits": splits, "dataset_name": "gsm8k", "config_name": "main"}
     )
     info.write_to_directory(str(folder))
-    source = find_source(Data(dataset_name="gsm8k"))
+    source = find_source(Text(dataset_name="gsm8k"))
     assert list(source.documents("train")) == ["Question: train?\nAnswer: yes"]
     assert list(source.documents("test")) == ["Question: test?\nAnswer: yes"]
     assert source.count("train") == 1
@@ -182,3 +183,22 @@ def test_rows_of_different_forms_in_local_files(tmp_path: Path) -> None:
     text = message("pajama", tmp_path)
     assert text.startswith("--dataset_name is 'pajama': its train split cannot be read (JSONDecodeError: ")
     assert text.endswith("); repair or replace the files.")
+
+
+KEYS = {  # of the sources as people's caches know them
+    "pajama": "c70bcfdecc975e9c",
+    "fineweb": "270ced58caa4fdbe",
+    "lambada": "5cdeaeb6936a3b7a",
+    "gsm8k": "ed8118b8e2ec9bd6",
+    "ai2arc": "6740b7aecb581258",
+    "squad": "44799f3f08e9a19f",
+    "bigbench:dyck_languages": "2805ca06f362cd7f",
+    "planbench": "c2d42363e5ec0711",
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_key_changes_only_with_the_text_that_is_made(name: str) -> None:
+    """A key holds the source of `to_text`: another one lets every token cache of the dataset be built again."""
+    key = find_source(Text(dataset_name=name)).key()
+    assert hashlib.sha256(key.encode()).hexdigest()[:16] == KEYS[name]

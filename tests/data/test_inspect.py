@@ -19,11 +19,10 @@ from torch import Tensor
 
 import data.inspect
 import data.module
-from data.inspect import decoded, inspect_data
-from data.module import DataModule
-from data.rows import PackedRows, as_batch
-from data.store import TokenStore
-from data.watch import memory_growth
+from data.inspect import inspect_data, memory_growth, row_line
+from data.language.rows import PackedRows
+from data.language.store import TokenStore
+from data.module import Batch, DataModule
 from tests.data.in_memory import make_data, make_split, make_store
 
 SCRIPT = Path(__file__).parents[2] / "job_scripts" / "debug" / "debug_dataloader.sh"
@@ -68,21 +67,21 @@ def plant(module: DataModule, kind: type[PackedRows]) -> DataModule:
 class LeakingRows(PackedRows):
     """Keeps copies of every batch it ever gave."""
 
-    def __getitems__(self, indices: Sequence[int]) -> Tensor:
-        rows = super().__getitems__(indices)
-        self.__dict__.setdefault("kept", []).append(rows.repeat(8, 1))
-        return rows
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        batch = super().__getitems__(indices)
+        self.__dict__.setdefault("kept", []).append(batch["input_ids"].repeat(8, 1))
+        return batch
 
 
 class SlowRows(PackedRows):
-    def __getitems__(self, indices: Sequence[int]) -> Tensor:
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
         time.sleep(0.02)
         return super().__getitems__(indices)
 
 
 class NarrowRows(PackedRows):
-    def __getitems__(self, indices: Sequence[int]) -> Tensor:
-        return super().__getitems__(indices).int()
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        return {"input_ids": super().__getitems__(indices)["input_ids"].int()}
 
 
 def test_healthy_data() -> None:
@@ -106,13 +105,13 @@ def test_a_leak_in_the_data(workers: int) -> None:
 
 
 def test_a_leak_in_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = []
+    kept: list[Tensor] = []
 
-    def leak(rows: Tensor) -> dict[str, Tensor]:
-        kept.append(rows.repeat(8, 1))
-        return as_batch(rows)
+    def leak(batch: Batch) -> Batch:
+        kept.extend(tensor.repeat(8, 1) for tensor in batch.values())
+        return batch
 
-    monkeypatch.setattr(data.module, "as_batch", leak)
+    monkeypatch.setattr(data.module, "collate", leak)
     fine, page = look(long_rows(), seconds=0.5)
     assert not fine
     assert verdicts(page)["memory"] == "problem"
@@ -208,10 +207,10 @@ def test_empty_evaluation_splits() -> None:
 def test_text_is_shown_escaped_and_cut() -> None:
     text = b"[red]one\ntwo\x1b[31m" + bytes(range(97, 123)) * 100
     module = make_data(with_split(make_store(), "train", np.frombuffer(text, np.uint8)), context_length=100)
-    shown = decoded(module, "train", 0, width=60)
+    shown = row_line(module, "train", 0, width=60)
     assert shown.startswith(r"row 0 of train: '[red]one\ntwo\x1b[31mabc")
     assert len(shown) == 60
-    assert decoded(module, "train", 0, width=100) in look(module)[1]
+    assert row_line(module, "train", 0, width=100) in look(module)[1]
 
 
 @pytest.mark.parametrize("active", [True, False])

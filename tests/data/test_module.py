@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from itertools import chain, islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,22 +13,13 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
-from data.errors import DataError
+from core.errors import UserError
 from data.module import DataModule
-from tests.data.in_memory import make_data, make_store
+from tests.data.in_memory import make_data, make_store, on_rank
 
 
 def take(loader: Any, count: int | None = None) -> list[list[list[int]]]:
     return [batch["input_ids"].tolist() for batch in islice(loader, count)]
-
-
-def on_rank(data: DataModule, rank: int, world_size: int, batches: int = 0, fn: str = "fit") -> DataModule:
-    """The module as if attached to a trainer of this rank that has done so many batches."""
-    progress = SimpleNamespace(total=SimpleNamespace(processed=batches))
-    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
-    state = SimpleNamespace(fn=fn)
-    data.trainer = SimpleNamespace(world_size=world_size, global_rank=rank, fit_loop=loop, state=state)  # type: ignore[assignment]
-    return data
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -62,7 +52,7 @@ def test_order_follows_the_seed_unless_randomness_is_off() -> None:
 def test_no_shuffle_reads_in_order_and_warns() -> None:
     with pytest.warns(UserWarning, match=r"--no_shuffle: .* for debugging"):
         data = make_data(no_shuffle=True)
-    assert take(data.train_dataloader(), 1)[0] == data.rows["train"].__getitems__([0, 1, 2, 3]).tolist()
+    assert take(data.train_dataloader(), 1)[0] == data.rows["train"].__getitems__([0, 1, 2, 3])["input_ids"].tolist()
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
@@ -73,8 +63,8 @@ def test_evaluation_sees_every_target_once(split: str, world_size: int) -> None:
         data = on_rank(make_data(), rank, world_size)
         loader = data.val_dataloader() if split == "valid" else data.test_dataloader()
         targets = torch.cat([batch["input_ids"][:, 1:].flatten() for batch in loader])
-        found += targets[targets != data.tokenizer.pad_id].tolist()
-    assert len(found) == data.rows[split].num_targets
+        found += targets[targets != data.spec.pad_id].tolist()
+    assert len(found) == data.rows[split].num_units
     assert sorted(found) == sorted(data.rows[split].tokens[1:].tolist())
 
 
@@ -108,7 +98,7 @@ def test_total_batches(flags: dict[str, Any], expected: int) -> None:
 @pytest.mark.parametrize(("overfit", "count"), [(1, 1), (3, 3), (0.1, 4)])
 def test_overfit_batches_are_fixed_and_validated_on(overfit: float, count: int) -> None:
     data = make_data(overfit_batches=overfit, max_steps=3 * count)
-    fixed = [data.rows["train"].__getitems__(range(4 * i, 4 * i + 4)).tolist() for i in range(count)]
+    fixed = [data.rows["train"].__getitems__(range(4 * i, 4 * i + 4))["input_ids"].tolist() for i in range(count)]
     assert take(data.train_dataloader()) == fixed * 3
     assert take(data.val_dataloader()) == fixed
 
@@ -154,14 +144,14 @@ def test_iterating_draws_nothing_from_the_global_generator(workers: int) -> None
     ],
 )
 def test_errors_of_the_person(store: dict[str, Any], flags: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError) as error:
+    with pytest.raises(UserError) as error:
         make_data(make_store(**store), **flags)
     assert message in str(error.value)
 
 
 def test_more_processes_than_rows() -> None:
     data = on_rank(make_data(make_store(train=161), batch_size_per_device=6), 0, 2)
-    with pytest.raises(DataError, match=r"has 10 rows of 16 tokens for 2 process\(es\); choose at most 5"):
+    with pytest.raises(UserError, match=r"has 10 rows of 16 tokens for 2 process\(es\); choose at most 5"):
         data.train_dataloader()
 
 
@@ -206,7 +196,7 @@ def test_the_same_rows_per_batch_may_be_shared_out_anew() -> None:
 def test_a_changed_stream_is_refused(store: dict[str, Any], flags: dict[str, Any], message: str) -> None:
     state = on_rank(make_data(), 0, 1, batches=17).state_dict()
     data = make_data(make_store(**store), **flags)
-    with pytest.raises(DataError) as error:
+    with pytest.raises(UserError) as error:
         data.load_state_dict(state)
     assert message in str(error.value)
     assert str(error.value).startswith("--resume_training_ckpt: ")

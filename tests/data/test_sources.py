@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from config.settings import Data
-from data.sources import dataset_names, find_source
-from data.sources.docstrings import docstrings_of
+from config.settings import Text
+from data.language.sources import dataset_names, find_source
+from data.language.sources.docstrings import docstrings_of
 from tests.data.reading import message, read, write_lines
 
 # ---- made here
@@ -54,16 +54,16 @@ def test_pydocs_of_a_small_library(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "c.py").write_text('"""Not of the library."""')
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
-    source = find_source(Data())
+    source = find_source(Text())
     key = source.key()
     source.prepare()
     documents: list[Any] = list(source.documents("train"))
     assert documents[-2:] == ["First.\n\nShared.", "Second."]
     assert len(documents) > 50 and source.count("train") == len(documents)
     assert any("statement" in topic for topic in documents[:-2])
-    assert find_source(Data()).key() == key
+    assert find_source(Text()).key() == key
     (tmp_path / "b.py").write_text('"""Changed."""')
-    assert find_source(Data()).key() != key
+    assert find_source(Text()).key() != key
 
 
 def test_synthetic_is_deterministic_and_as_large_as_asked() -> None:
@@ -117,7 +117,7 @@ def test_text_without_any_line_end_is_cut(tmp_path: Path) -> None:
 def test_bytes_that_are_not_utf8_are_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_bytes(b"caf\xe9 \xff ok")
     (tmp_path / "b.txt").write_bytes("fine \ufffd".encode())
-    source = find_source(Data(dataset_name="text", dataset_dir=str(tmp_path)))
+    source = find_source(Text(dataset_name="text", dataset_dir=str(tmp_path)))
     for _ in range(2):
         assert list(source.documents("train")) == ["caf\ufffd \ufffd ok", "fine \ufffd"]
     assert capsys.readouterr().err == "2 bytes of the text are not UTF-8 and were replaced by \ufffd.\n"
@@ -173,7 +173,7 @@ def test_arrow_stream_file_and_what_datasets_saves(tmp_path: Path) -> None:
 
 def test_key_follows_the_files(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "a.jsonl", {"text": "one"})
-    settings = Data(dataset_name="jsonl", dataset_dir=str(tmp_path))
+    settings = Text(dataset_name="jsonl", dataset_dir=str(tmp_path))
     key = find_source(settings).key()
     assert find_source(settings).key() == key
     write_lines(file, {"text": "other"})
@@ -280,7 +280,7 @@ def test_registry_imports_no_heavy_library() -> None:
         # the package's own __init__ brings torch; only what the registry itself imports is judged here
         "package = types.ModuleType('data'); package.__path__ = [str(pathlib.Path('data').resolve())]\n"
         "sys.modules['data'] = package\n"
-        "import data.store\n"
+        "import data.language.store\n"
         "heavy = {'torch', 'datasets', 'transformers', 'tokenizers', 'pyarrow', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.settings import Data
-from data.errors import DataError
-from data.sources import SPLITS, Source
-from data.store import encode_task, open_store, read_documents, token_dtype
-from data.tokenizers import ByteTokenizer
+from config.settings import Text
+from core.errors import UserError
+from data.language.sources import SPLITS, Source
+from data.language.store import encode_task, open_store, read_documents, token_dtype
+from data.language.tokenizers import ByteTokenizer
 from tests.data.small import documents_of, write
 
 
@@ -27,7 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Data:
+def settings(tmp_path: Path) -> Text:
     """400 short documents."""
     return write(tmp_path, [f"document {number} about energy" for number in range(400)])
 
@@ -49,6 +49,12 @@ class Given(Source):
 # ---- streams and splits
 
 
+def test_caches_of_earlier_versions_are_found_again(cache: Path) -> None:
+    store = open_store(Text(dataset_name="synthetic", max_documents=50))
+    assert store.fingerprint == "2729db79e3c981aed9f60c8463f93220"
+    assert (cache / "requests" / "210bb404c6e96d84e10953386e1bbdf2").read_text() == store.fingerprint
+
+
 def test_stream_layout(tmp_path: Path) -> None:
     store = open_store(write(tmp_path, ["ab", "é"], validation_split_pct=0.0, test_split_pct=0.0))
     train = store.splits["train"]
@@ -58,7 +64,7 @@ def test_stream_layout(tmp_path: Path) -> None:
     assert isinstance(train.tokens, np.memmap) and store.path is not None
 
 
-def test_every_document_is_in_exactly_one_split(settings: Data) -> None:
+def test_every_document_is_in_exactly_one_split(settings: Text) -> None:
     store = open_store(settings)
     found = [text for split in SPLITS for text in documents_of(store, split)]
     assert sorted(found) == sorted(f"document {number} about energy" for number in range(400))
@@ -77,7 +83,7 @@ def test_every_document_is_in_exactly_one_split(settings: Data) -> None:
 def test_splits_are_disjoint_and_do_not_depend_on_order(
     texts: list[str], held_out: list[str], shares: tuple[float, float], seed: Any
 ) -> None:
-    settings = Data(validation_split_pct=shares[0], test_split_pct=shares[1])
+    settings = Text(validation_split_pct=shares[0], test_split_pct=shares[1])
     texts = [*texts, "some text"]
     first = {(d.text, d.split) for d in read_documents(Given(train=texts, test=held_out), settings)}
     assert len({text for text, _ in first}) == len(first)
@@ -89,7 +95,7 @@ def test_splits_are_disjoint_and_do_not_depend_on_order(
 
 
 def test_shares_are_as_asked() -> None:
-    settings = Data(validation_split_pct=0.2, test_split_pct=0.3)
+    settings = Text(validation_split_pct=0.2, test_split_pct=0.3)
     splits = [d.split for d in read_documents(Given(train=[str(number) for number in range(5000)]), settings)]
     assert abs(splits.count("valid") / 5000 - 0.2) < 0.03
     assert abs(splits.count("test") / 5000 - 0.3) < 0.03
@@ -97,7 +103,7 @@ def test_shares_are_as_asked() -> None:
 
 def test_native_splits_are_kept_and_win_over_train() -> None:
     source = Given(train=["a", "b", "c"], valid=["b", "d"], test=["c", "d"])
-    placed = {d.text: d.split for d in read_documents(source, Data(validation_split_pct=0.4, test_split_pct=0.4))}
+    placed = {d.text: d.split for d in read_documents(source, Text(validation_split_pct=0.4, test_split_pct=0.4))}
     assert placed == {"a": "train", "b": "valid", "c": "test", "d": "test"}
 
 
@@ -106,7 +112,7 @@ def test_lone_surrogates_do_not_stop_the_run(tmp_path: Path) -> None:
     assert documents_of(store, "train") == ["a?b"]
 
 
-def test_max_documents(settings: Data) -> None:
+def test_max_documents(settings: Text) -> None:
     store = open_store(replace(settings, max_documents=30))
     assert sum(split.num_documents for split in store.splits.values()) == 30
     assert store.fingerprint != open_store(settings).fingerprint
@@ -127,7 +133,7 @@ def test_large_vocabularies_take_four_bytes() -> None:
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:270"])
-def test_memory_holds_what_the_disk_holds(settings: Data, tokenizer: str, cache: Path) -> None:
+def test_memory_holds_what_the_disk_holds(settings: Text, tokenizer: str, cache: Path) -> None:
     settings = replace(settings, tokenizer=tokenizer)
     kept = open_store(replace(settings, pretokenize_dataset=False))
     assert kept.path is None and not cache.exists()
@@ -150,7 +156,7 @@ def test_bpe_is_trained_on_the_train_split_only(tmp_path: Path, monkeypatch: pyt
         seen.extend(documents())
         return ByteTokenizer()
 
-    monkeypatch.setattr("data.store.build_tokenizer", build)
+    monkeypatch.setattr("data.language.store.build_tokenizer", build)
     store = open_store(replace(settings, pretokenize_dataset=False))
     assert seen == documents_of(store, "train")
 
@@ -159,7 +165,7 @@ def test_bpe_is_trained_on_the_train_split_only(tmp_path: Path, monkeypatch: pyt
 
 
 def test_nothing_to_train_on(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as error:
+    with pytest.raises(UserError) as error:
         open_store(write(tmp_path, ["word"], validation_split_pct=0.6, test_split_pct=0.39))
     assert str(error.value) == (
         "--dataset_name is 'jsonl': of its 1 documents, which are not cut, none is left to "
@@ -167,8 +173,8 @@ def test_nothing_to_train_on(tmp_path: Path) -> None:
     )
 
 
-def test_shares_that_leave_nothing(settings: Data) -> None:
-    with pytest.raises(DataError) as error:
+def test_shares_that_leave_nothing(settings: Text) -> None:
+    with pytest.raises(UserError) as error:
         open_store(replace(settings, validation_split_pct=0.6, test_split_pct=0.4))
     assert str(error.value) == (
         "--validation_split_pct is 0.6 and --test_split_pct is 0.4: their sum must stay below 1, "
@@ -183,7 +189,9 @@ def test_empty_held_out_split_is_told(tmp_path: Path, capsys: pytest.CaptureFixt
     )
 
 
-def test_bad_tokenizer_is_told_before_any_text_is_read(settings: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data.sources.jsonl.JsonLines.documents", lambda *_: pytest.fail("read the text"))
-    with pytest.raises(DataError, match=r"^--tokenizer is 'bpe:3': "):
+def test_bad_tokenizer_is_told_before_any_text_is_read(settings: Text, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "data.language.sources.local_files.JsonLines.documents", lambda *_: pytest.fail("read the text")
+    )
+    with pytest.raises(UserError, match=r"^--tokenizer is 'bpe:3': "):
         open_store(replace(settings, tokenizer="bpe:3"))

@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.rows import FILL
-from data.stream import BatchStream, evaluation_batches
+from data.stream import EMPTY_ROW, BatchStream, evaluation_batches
 
 sizes = st.fixed_dictionaries(
     {"num_rows": st.integers(12, 60), "batch_size": st.integers(1, 4), "seed": st.integers(0, 2**40)}
@@ -79,7 +78,7 @@ def test_beyond_the_end_there_is_nothing() -> None:
 @given(num_rows=st.integers(0, 60), batch_size=st.integers(1, 7), world_size=st.integers(1, 5))
 def test_evaluation_sees_every_row_exactly_once(num_rows: int, batch_size: int, world_size: int) -> None:
     ranks = [evaluation_batches(range(num_rows), batch_size, world_size, rank) for rank in range(world_size)]
-    seen = [row for rank in ranks for batch in rank for row in batch if row != FILL]
+    seen = [row for rank in ranks for batch in rank for row in batch if row != EMPTY_ROW]
     assert sorted(seen) == list(range(num_rows))
     assert len({len(rank) for rank in ranks}) == 1
     assert all(1 <= len(batch) <= batch_size for rank in ranks for batch in rank)
@@ -88,7 +87,7 @@ def test_evaluation_sees_every_row_exactly_once(num_rows: int, batch_size: int, 
 @given(num_rows=st.integers(1, 60), batch_size=st.integers(1, 7))
 def test_a_single_process_needs_no_fill(num_rows: int, batch_size: int) -> None:
     batches = evaluation_batches(range(num_rows), batch_size)
-    assert FILL not in chain(*batches)
+    assert EMPTY_ROW not in chain(*batches)
     assert all(len(batch) == batch_size for batch in batches[:-1])
 
 
@@ -96,5 +95,5 @@ def test_fill_is_for_ranks_without_a_row_only() -> None:
     assert [evaluation_batches(range(9), 2, 3, rank) for rank in range(3)] == [
         [[0, 1], [6, 7]],
         [[2, 3], [8]],
-        [[4, 5], [FILL]],
+        [[4, 5], [EMPTY_ROW]],
     ]

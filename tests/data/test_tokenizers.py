@@ -10,15 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.errors import DataError
-from data.tokenizers import (
-    ByteTokenizer,
-    FastTokenizer,
-    build_tokenizer,
-    keep_tokenizer,
-    kept_tokenizer,
-    load_tokenizer,
-)
+from core.errors import UserError
+from data.language.tokenizers import ByteTokenizer, FastTokenizer, build_tokenizer, load_tokenizer, saved_tokenizer
 
 TEXTS = ["the energy of the text", "the text of the energy", "energy, energy and text"] * 20
 
@@ -120,7 +113,7 @@ def test_damaged_bpe_is_trained_again(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("name", ["bpe:", "bpe", "bpe:12", "bpe:257", "bpe:many", "bpe:-300", "bpe:3e2", "bpe:²"])
 def test_bad_bpe_size(name: str) -> None:
-    with pytest.raises(DataError) as error:
+    with pytest.raises(UserError) as error:
         build_tokenizer(name, lambda: TEXTS)
     assert str(error.value) == (
         f"--tokenizer is {name!r}: after bpe: comes the number of tokens, 258 or more "
@@ -154,7 +147,7 @@ def test_pad_is_never_the_separator(tmp_path: Path) -> None:
 
 
 def test_unknown_name(no_hub: None) -> None:
-    with pytest.raises(DataError) as error:
+    with pytest.raises(UserError) as error:
         build_tokenizer("nobody/nothing", lambda: [])
     assert str(error.value) == (
         "--tokenizer is 'nobody/nothing': it is no folder, was not downloaded before, and the Hugging Face hub cannot "
@@ -164,32 +157,33 @@ def test_unknown_name(no_hub: None) -> None:
 
 
 def test_missing_folder() -> None:
-    with pytest.raises(DataError, match=r"^--tokenizer is './nowhere': no such folder; choose bytes, bpe:SIZE, or"):
+    with pytest.raises(UserError, match=r"^--tokenizer is './nowhere': no such folder; choose bytes, bpe:SIZE, or"):
         build_tokenizer("./nowhere", lambda: [])
 
 
 def test_folder_without_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"that folder holds no tokenizer \(.*\); choose bytes, bpe:SIZE, or"):
+    with pytest.raises(UserError, match=r"that folder holds no tokenizer \(.*\); choose bytes, bpe:SIZE, or"):
         build_tokenizer(str(tmp_path), lambda: [])
 
 
 # ---- in a run's folder
 
 
-def test_a_kept_tokenizer_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_saved_tokenizer_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["bytes", "bpe:300", save_pretrained(tmp_path / "a"), save_pretrained(tmp_path / "b", eos_token="</s>")]
     for number, name in enumerate(names):
         folder = tmp_path / str(number)
         folder.mkdir()
         first = build_tokenizer(name, lambda: TEXTS)
-        record = keep_tokenizer(first, folder)
-        again = kept_tokenizer(json.loads(json.dumps(record)), folder)
+        (folder / "data.json").write_text(json.dumps(first.save(folder)))
+        again = saved_tokenizer(folder, name)
         assert again is not None and again.encode("the energy").tolist() == first.encode("the energy").tolist()
         for fact in ("name", "vocab_size", "separator_id", "pad_id", "fingerprint"):
             assert getattr(again, fact) == getattr(first, fact)
+        assert saved_tokenizer(folder, "bpe:301") is None
     (folder / "tokenizer.json").write_text("{}")
-    assert kept_tokenizer(record, folder) is None
+    assert saved_tokenizer(folder, name) is None
     assert "is damaged: looking for it elsewhere." in capsys.readouterr().err
     (folder / "tokenizer.json").unlink()
-    assert kept_tokenizer(record, folder) is None
+    assert saved_tokenizer(folder, name) is None
     assert "cannot be read (No such file or directory)" in capsys.readouterr().err

@@ -7,8 +7,8 @@ from functools import lru_cache
 import torch
 
 from config import parse_command_line
-from models import LanguageModel, build_model
-from models.energy_language_model import EnergyLanguageModel
+from models import build_model
+from models.language import EnergyLM, LanguageModel
 
 CONTEXT, VOCABULARY, SEPARATOR, PAD = 12, 19, 17, 18
 SMALL = f"--context_length {CONTEXT} --num_transformer_blocks 2 --embedding_dim 16 --multiheaded_attention_heads 2"
@@ -25,15 +25,15 @@ def built(flags: str) -> LanguageModel:
 
 
 @lru_cache
-def energy_model(conditioning: str = "default", flags: str = "") -> EnergyLanguageModel:
+def energy_model(conditioning: str = "default", flags: str = "") -> EnergyLM:
     size = "" if "--mcmc_step_size" in flags else "--mcmc_step_size 0.03"
     model = built(f"--ebt_type {conditioning} {size} {flags}")
-    assert isinstance(model, EnergyLanguageModel)
+    assert isinstance(model, EnergyLM)
     return model
 
 
 @lru_cache
-def residual_model(conditioning: str = "default", flags: str = "") -> EnergyLanguageModel:
+def residual_model(conditioning: str = "default", flags: str = "") -> EnergyLM:
     """Two blocks of the energy's own, two landscapes and noise at the start, unless the flags say otherwise."""
     several = "--energy_blocks 2 --mcmc_num_steps 2 --mcmc_step_size 0.4 --gaussian_random_noise_scaling 0.3"
     return energy_model(conditioning, f"--recipe residual {several} {flags}")

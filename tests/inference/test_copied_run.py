@@ -59,7 +59,7 @@ def test_it_goes_on_where_its_dataset_is_found(moved: tuple[Path, Path], tmp_pat
     copy = shutil.copytree(copy, tmp_path / copy.name, symlinks=True)
     door = Door(dataset, tmp_path / "logs").without("--max_steps")
     resumed = ("--resume_training_ckpt", str(copy / "checkpoints" / "last.ckpt"), "--max_steps", "5")
-    assert "going on from step 4" in door(*SMALL, *resumed, "--limit_val_batches", "1.0")
+    assert "resuming from step 4" in door(*SMALL, *resumed, "--limit_val_batches", "1.0")
     assert json.loads((copy / "data.json").read_text())["tokenizer"]["name"] == "bpe:300"
 
 

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from config.settings import Inference
-from inference.cache import Cache
 from inference.decoder import EnergyDecoder, make_decoder
-from inference.thinking import Plan, believed, make_plan, think, think_rows
-from models import LanguageModel
-from models.energy_language_model import EnergyLanguageModel
-from models.layers import attend
+from inference.thinking import WalkPlan, candidate_score, plan_from_flags, walk_positions, walk_rows
+from models.language import EnergyLM, LanguageModel
+from models.layers import prediction_attention
 from tests.inference.small import CONTEXT, SEPARATOR, VOCABULARY, built, energy_model, plain_model, residual_model
 
 CONDITIONINGS = ("default", "time_embed", "adaln", "adaln_zero")
@@ -36,19 +34,19 @@ def model_of(kind: str) -> LanguageModel:
     return residual_model(conditioning) if form else energy_model(kind)
 
 
-def energy_model_of(kind: str) -> EnergyLanguageModel:
+def energy_model_of(kind: str) -> EnergyLM:
     model = model_of(kind)
-    assert isinstance(model, EnergyLanguageModel)
+    assert isinstance(model, EnergyLM)
     return model
 
 
-def uncached(model: LanguageModel, plan: Plan | None, text: list[int]) -> Tensor:
+def uncached(model: LanguageModel, plan: WalkPlan | None, text: list[int]) -> Tensor:
     """The next token's logits [V], from the whole text."""
     tokens_1S = torch.tensor([text])
     if plan is None:
         return model(tokens_1S)[0, -1]
-    assert isinstance(model, EnergyLanguageModel)
-    return think_rows(model, tokens_1S, plan).logits[0, -1]
+    assert isinstance(model, EnergyLM)
+    return walk_rows(model, tokens_1S, plan).y[0, -1]
 
 
 def text_of(length: int, seed: int) -> list[int]:
@@ -82,7 +80,7 @@ def test_cached_is_uncached(
         if kind == "as trained by default" and "infer_langevin_dynamics_noise" not in options:
             candidates = 1
         wanted = Inference(infer_ebt_num_steps=steps, infer_generated_samples=candidates, **options)
-        plan = make_plan(model, wanted, seed)
+        plan = plan_from_flags(model, wanted, seed)
     texts = [text_of(length, number) for number, length in enumerate(lengths)]
     decoder = make_decoder(model, plan, texts, room=3)
     for round_ in range(3):
@@ -97,36 +95,38 @@ def test_candidates_share_a_text_and_see_nothing_of_each_other(kind: str) -> Non
     """Each is the walk that it is alone; the least energy of all is believed."""
     model = energy_model_of(kind)
     wanted = Inference(infer_ebt_num_steps=3, infer_generated_samples=4, infer_langevin_dynamics_noise=0.5)
-    plan = make_plan(model, wanted, seed=2)
+    plan = plan_from_flags(model, wanted, seed=2)
     assert plan is not None
     texts = [text_of(length, length) for length in (3, 8)]
     decoder = make_decoder(model, plan, texts, 1)
     assert isinstance(decoder, EnergyDecoder)
     prediction = decoder.predict()
-    thought = prediction.candidates
-    assert thought is not None and prediction.chosen is not None and thought.logits.shape == (2, 4, VOCABULARY)
+    result = prediction.candidates
+    assert result is not None and prediction.chosen is not None and result.y.shape == (2, 4, VOCABULARY)
     for row, text in enumerate(texts):
         tokens_1S = torch.tensor([text])
         contexts, places_1S = model.contexts(tokens_1S), torch.arange(len(text))[None]
         for candidate in range(4):
-            alone = think(model, contexts, places_1S, plan, candidate)
-            for name in ("logits", "first_energy", "energy"):
-                found, expected = getattr(thought, name)[row, candidate], getattr(alone, name)[0, -1]
+            alone = walk_positions(model, contexts, places_1S, plan, candidate)
+            for name in ("y", "first_energy", "energy"):
+                found, expected = getattr(result, name)[row, candidate], getattr(alone, name)[0, -1]
                 torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-    assert torch.cdist(thought.logits, thought.logits)[:, *torch.triu_indices(4, 4, 1)].min() > 1e-3
-    assert torch.equal(prediction.chosen, thought.energy.argmin(1))
-    assert torch.equal(prediction.logits, thought.logits[torch.arange(2), prediction.chosen])
+    assert torch.cdist(result.y, result.y)[:, *torch.triu_indices(4, 4, 1)].min() > 1e-3
+    assert torch.equal(prediction.chosen, result.energy.argmin(1))
+    assert torch.equal(prediction.logits, result.y[torch.arange(2), prediction.chosen])
     for choice in ("max", "max_gap"):
         other = make_decoder(model, replace(plan, choice=choice), texts, 1).predict()
         assert other.chosen is not None
-        assert torch.equal(other.chosen, believed(thought.first_energy, thought.energy, choice).argmax(1))
+        assert torch.equal(other.chosen, candidate_score(result.first_energy, result.energy, choice).argmax(1))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_text_is_alone_in_any_company(kind: str) -> None:
     model = model_of(kind)
     texts, longer = [text_of(length, length) for length in (5, 2, 9)], text_of(CONTEXT, 4)
-    plan = make_plan(model, Inference() if kind == "transformer" else Inference(infer_langevin_dynamics_noise=0.5))
+    plan = plan_from_flags(
+        model, Inference() if kind == "transformer" else Inference(infer_langevin_dynamics_noise=0.5)
+    )
     one, three, four = (make_decoder(model, plan, some, 4) for some in (texts[:1], texts, [longer, *texts]))
     for round_ in range(4):
         alone = one.predict().logits[0]
@@ -143,14 +143,14 @@ def test_an_evaluation_predicts_the_same(kind: str) -> None:
     text = text_of(CONTEXT, 1)
     logits_SV = model(torch.tensor([text]))[0]
     for length in (1, 5, CONTEXT):
-        found = make_decoder(model, make_plan(model, Inference()), [text[:length]], 0).predict().logits[0]
+        found = make_decoder(model, plan_from_flags(model, Inference()), [text[:length]], 0).predict().logits[0]
         torch.testing.assert_close(found, logits_SV[length - 1], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_full_context_goes_on_with_its_newer_half(kind: str) -> None:
     model = model_of(kind)
-    plan = make_plan(model, Inference())
+    plan = plan_from_flags(model, Inference())
     decoder = make_decoder(model, plan, [text_of(CONTEXT - 1, 0), text_of(3, 1)], room=100)
     for number in range(2 * CONTEXT):
         found = decoder.predict().logits
@@ -164,7 +164,7 @@ def test_a_full_context_goes_on_with_its_newer_half(kind: str) -> None:
 @pytest.mark.parametrize("kind", SOME)
 def test_a_text_longer_than_the_context_is_read_from_its_end(kind: str) -> None:
     model = model_of(kind)
-    plan, text = make_plan(model, Inference()), text_of(3 * CONTEXT, 0)
+    plan, text = plan_from_flags(model, Inference()), text_of(3 * CONTEXT, 0)
     found = make_decoder(model, plan, [text], 5).predict().logits[0]
     torch.testing.assert_close(found, uncached(model, plan, text[-CONTEXT:]), rtol=1e-9, atol=1e-9)
 
@@ -172,10 +172,10 @@ def test_a_text_longer_than_the_context_is_read_from_its_end(kind: str) -> None:
 @pytest.mark.parametrize("kind", SOME)
 def test_texts_that_are_done_leave(kind: str) -> None:
     model = model_of(kind)
-    plan, texts = make_plan(model, Inference()), [text_of(length, length) for length in (2, 9, 5)]
+    plan, texts = plan_from_flags(model, Inference()), [text_of(length, length) for length in (2, 9, 5)]
     decoder = make_decoder(model, plan, texts, 4)
     decoder.append(torch.tensor([3, 4, 5]))
-    decoder.keep([2, 0])
+    decoder.select_rows([2, 0])
     decoder.append(torch.tensor([6, 7]))
     assert decoder.texts == [[*texts[2], 5, 6], [*texts[0], 3, 7]]
     for row, text in enumerate(decoder.texts):
@@ -188,17 +188,17 @@ def test_texts_that_are_done_leave(kind: str) -> None:
 def test_no_graph_is_kept(conditioning: str, recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = built(f"--ebt_type {conditioning} --recipe {recipe}").requires_grad_(True)
     # its backward is the second derivative; at inference nothing may prepare for one
-    monkeypatch.setattr(attend, "_Slope", None)
+    monkeypatch.setattr(prediction_attention, "_AttendGrad", None)
     wanted = Inference(infer_generated_samples=2, infer_accept_lower_energies=True, infer_langevin_dynamics_noise=0.3)
-    plan = make_plan(model, wanted)
+    plan = plan_from_flags(model, wanted)
     assert plan is not None
     decoder = make_decoder(model, plan, [text_of(4, 0)], 2)
     with torch.enable_grad():
         prediction = decoder.predict()
         decoder.append(torch.tensor([1]))
     assert prediction.candidates is not None
-    thought = prediction.candidates
-    held = [thought.logits, thought.first_energy, thought.energy, *(cache.keys for cache in decoder.caches())]
+    result = prediction.candidates
+    held = [result.y, result.first_energy, result.energy, *(cache.keys for cache in decoder.caches())]
     assert all(tensor.grad_fn is None and not tensor.requires_grad for tensor in held)
 
 
@@ -209,17 +209,18 @@ def test_each_landscape_has_a_cache_of_known_size() -> None:
         *(("residual default", 1, 0), ("residual adaln", 2, 0), ("residual time_embed", 2, 1)),
     ):
         model = energy_model_of(kind)
-        decoder = make_decoder(model, make_plan(model, Inference()), texts, room=3)
+        decoder = make_decoder(model, plan_from_flags(model, Inference()), texts, room=3)
         assert len(decoder.caches()) == landscapes
-        expected = Cache.bytes_needed(model.network.shape, 2, 9 + before, element=8)
+        shape, columns = model.network.shape, 9 + before + 1  # one column for the prediction's own score
+        expected = 2 * shape.layers * 2 * columns * shape.width * 8  # keys and values of 2 texts in float64
         assert decoder.cache_bytes == landscapes * expected
-    assert make_decoder(model, make_plan(model, Inference()), texts, room=10_000).capacity == CONTEXT
+    assert make_decoder(model, plan_from_flags(model, Inference()), texts, room=10_000).capacity == CONTEXT
 
 
 @pytest.mark.parametrize("kind", ("time_embed", "residual time_embed", "as trained by default"))
 def test_the_energy_of_a_token_is_that_of_the_whole_text(kind: str) -> None:
     model = energy_model_of(kind)
-    plan = make_plan(model, Inference())
+    plan = plan_from_flags(model, Inference())
     texts = [text_of(4, 0), text_of(7, 1)]
     decoder = make_decoder(model, plan, texts, 1)
     assert isinstance(decoder, EnergyDecoder)

@@ -13,16 +13,16 @@ import torch
 from torch.nn import functional as F
 
 import train_model
-from config.settings import Data
+from config.settings import Text
 from core.files import read_rows
-from data.sources import find_source
-from data.tokenizers import ByteTokenizer
+from data.language.sources import find_source
+from data.language.tokenizers import ByteTokenizer
 from inference.__main__ import main
-from inference.commands import Model
-from inference.evaluation_report import finite
+from inference.commands import ModelFlags
+from inference.evaluate import finite
 from inference.loading import load
-from inference.text_loss import Pieces, own_text, read_split
-from models.energy_language_model import EnergyLanguageModel
+from inference.text_loss import LossByDocument, read_split, text_of_run
+from models.language import EnergyLM
 from tests.data.reading import write_lines
 
 LIMIT = ("--limit", "8", "--batch_size", "4")  # what a validation of the fixtures' runs reads
@@ -90,8 +90,8 @@ def test_a_residual_energy_starts_from_its_transformer(residual_run: Path, tmp_p
     assert long["thinking_gain"] == pytest.approx(long["loss_step_0"] - long["loss"], abs=1e-6)
     still = evaluate(residual_run, tmp_path, *LIMIT, "--infer_ebt_num_steps", "3", "--infer_ebt_override_alpha", "1e-9")
     assert still["results"]["loss"] == pytest.approx(long["loss_step_0"], abs=1e-5)
-    model = load(Model(run=str(residual_run))).model
-    assert isinstance(model, EnergyLanguageModel)
+    model = load(ModelFlags(run=str(residual_run))).model
+    assert isinstance(model, EnergyLM)
     rows_BS = own_rows(residual_run)
     prior_BSD = model.network.context(rows_BS[:, :-1]).prior
     assert prior_BSD is not None
@@ -102,8 +102,8 @@ def test_a_residual_energy_starts_from_its_transformer(residual_run: Path, tmp_p
 
 def own_rows(run: Path) -> torch.Tensor:
     """The rows [8, S+1] that LIMIT leaves of the validation split."""
-    loaded = load(Model(run=str(run)))
-    return own_text(loaded, loaded.config.data, "valid", 8, 1.0).rows.__getitems__(range(8))
+    loaded = load(ModelFlags(run=str(run)))
+    return text_of_run(loaded, loaded.config[Text], "valid", 8, 1.0).rows.__getitems__(range(8))["input_ids"]
 
 
 def test_positions_that_stop_early(ebt_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,7 +154,7 @@ def test_a_text_of_questions(baseline_run: Path, tmp_path: Path) -> None:
 
 
 def test_reading_stops_when_there_is_enough() -> None:
-    settings = Data(dataset_name="synthetic", max_documents=30, validation_split_pct=0.5)
+    settings = Text(dataset_name="synthetic", max_documents=30, validation_split_pct=0.5)
     splits = {}
     for name in ("train", "valid", "all"):
         splits[name], whole = read_split(find_source(settings), settings, name, ByteTokenizer(), None)
@@ -169,7 +169,7 @@ def test_losses_by_document_and_by_row() -> None:
     separator, pad = 9, 8
     targets = torch.tensor([[1, 2, 9], [1, 9, 9], [1, 1, 1], [9, 8, 8]])
     losses = torch.where(targets == pad, 0.0, torch.arange(1.0, 13.0).view(4, 3)).double()
-    pieces = Pieces(separator, pad)
+    pieces = LossByDocument(separator, pad)
     for start in (0, 2):
         pieces.update(losses[start : start + 2], targets[start : start + 2])
     assert pieces.sums.tolist() == [3, 7, 5, 6 + 7 + 8 + 9, 10] and pieces.targets.tolist() == [2, 2, 1, 4, 1]
@@ -182,7 +182,7 @@ def test_losses_by_document_and_by_row() -> None:
 def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
     generator, hits = np.random.default_rng(0), 0
     for _ in range(40):
-        pieces = Pieces(9, 8)
+        pieces = LossByDocument(9, 8)
         of_document = 3 + generator.normal(size=30)[:, None]  # tokens of a document are alike
         targets = torch.ones(30, 20, dtype=torch.int64)
         targets[:, 0] = 9

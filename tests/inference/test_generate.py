@@ -19,16 +19,15 @@ import pytest
 import torch
 
 from config.settings import Inference
-from data.tokenizers import ByteTokenizer
+from data.language.tokenizers import ByteTokenizer
 from inference.__main__ import main
-from inference.commands import Model
-from inference.continuation import Generator, distance
+from inference.commands import ModelFlags
 from inference.decoder import Prediction
-from inference.generate import visible
+from inference.generate import printable
+from inference.generator import Generator, candidate_distance
 from inference.loading import find_run, load
-from inference.thinking import Thought, make_plan, think_rows
-from models.energy_language_model import EnergyLanguageModel
-from models.probe import token_energies
+from inference.thinking import WalkState, plan_from_flags, walk_rows
+from models.language import EnergyLM, token_energies
 from tests.conftest import ROOT
 
 SEPARATOR, PAD = ByteTokenizer.separator_id, ByteTokenizer.pad_id
@@ -89,7 +88,7 @@ def saying(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[int]], None]:
 
     def say(tokens: Sequence[int]) -> None:
         left = iter(tokens)
-        monkeypatch.setattr("inference.continuation.draw", lambda logits, uniform, how: torch.tensor([next(left)]))
+        monkeypatch.setattr("inference.generator.draw", lambda logits, uniform, sampling: torch.tensor([next(left)]))
 
     return say
 
@@ -139,21 +138,21 @@ def test_a_row_has_all_that_is_known_of_each_token(kind: str, shell: Shell, resi
     assert all(list(token) == ["id", "text", "logprob", "energy", "prediction_energy", "steps"] for token in tokens)
     assert "".join(token["text"] for token in tokens) == row["text"]
 
-    loaded = load(Model(run=str(ask.run), device="cpu"))
+    loaded = load(ModelFlags(run=str(ask.run), device="cpu"))
     model = loaded.model
-    assert isinstance(model, EnergyLanguageModel)
+    assert isinstance(model, EnergyLM)
     ids_1S = torch.tensor([[SEPARATOR, *b"The first", *(token["id"] for token in tokens)]])
     noisy: dict[str, Any] = {name.removeprefix("--"): float(value) for name, value in more.items()}
     wanted = Inference(infer_generated_samples=2, **noisy)
-    plan = make_plan(model, wanted, seed=3)
+    plan = plan_from_flags(model, wanted, seed=3)
     assert plan is not None
-    thought = think_rows(model, ids_1S[:, :-1], plan)
+    result = walk_rows(model, ids_1S[:, :-1], plan)
     came = slice(len("The first"), None)
     expected = {
-        "logprob": thought.logits.log_softmax(-1).gather(2, ids_1S[:, 1:, None])[0, came, 0],  # at temperature 1
+        "logprob": result.y.log_softmax(-1).gather(2, ids_1S[:, 1:, None])[0, came, 0],  # at temperature 1
         "energy": token_energies(model, ids_1S[:, :-1], ids_1S[:, 1:])[0, came],
-        "prediction_energy": thought.energy[0, came],
-        "steps": thought.steps[0, came],
+        "prediction_energy": result.energy[0, came],
+        "steps": result.steps[0, came],
     }
     for name, values in expected.items():
         found = torch.tensor([token[name] for token in tokens])
@@ -194,7 +193,7 @@ def test_a_long_continuation_outgrows_the_context(shell: Shell) -> None:
 
 def test_the_likeliest_is_taken_without_temperature(plain_shell: Shell, baseline_run: Path) -> None:
     (row,) = plain_shell.rows("--prompt", "The first", "--infer_temp", "0", "--infer_max_gen_len", "4")
-    model = load(Model(run=str(baseline_run), device="cpu")).model
+    model = load(ModelFlags(run=str(baseline_run), device="cpu")).model
     ids = [SEPARATOR, *b"The first"]
     for token in row["tokens"]:
         likeliest = model(torch.tensor([ids]))[0, -1, :PAD].argmax().item()
@@ -236,7 +235,7 @@ def test_characters_come_whole_and_harmless(
     assert row["text"] == "é\x1b[2J\t€\x9b\n\ufffd"
     assert shell.out == "é\\x1b[2J\t€\\x9b\n\ufffd\n"
     assert written == ["é", "\\x1b", "[", "2", "J", "\t", "€", "\\x9b", "\n", "\ufffd", "\n"]
-    assert visible("é\r", "ascii") == "\\xe9\\r"
+    assert printable("é\r", "ascii") == "\\xe9\\r"
 
 
 def test_several_are_printed_under_titles(shell: Shell, tmp_path: Path) -> None:
@@ -274,7 +273,9 @@ def test_candidates_can_be_told_apart(shell: Shell) -> None:
     assert 0 <= apart < 1
     logits = torch.tensor([[[0.0, 0.0, -99.0], [0.0, -99.0, -99.0]]])  # half and half, and the first alone
     rest = torch.zeros(1, 2)
-    found = distance(Prediction(logits[:, 0], Thought(logits, rest, rest, 1, lambda: rest), torch.tensor([0])))
+    found = candidate_distance(
+        Prediction(logits[:, 0], WalkState(1, logits, rest, rest, 1, lambda: rest), torch.tensor([0]))
+    )
     torch.testing.assert_close(found, torch.tensor([0.5]))
 
 
@@ -325,7 +326,7 @@ def test_the_end_of_a_long_prompt_can_be_kept(shell: Shell) -> None:
     )
     assert shell.error("--prompt", long) == said
     (row,) = shell.rows("--prompt", long, "--long_prompt", "window", "--infer_temp", "0", "--infer_max_gen_len", "1")
-    loaded = load(Model(run=str(shell.run), device="cpu"))
+    loaded = load(ModelFlags(run=str(shell.run), device="cpu"))
     likeliest = loaded.model(torch.tensor([list(long[-32:].encode())]))[0, -1, :PAD].argmax().item()
     assert row["tokens"][0]["id"] == likeliest
 

@@ -10,24 +10,24 @@ import pytest
 import torch
 
 from config.settings import Inference
-from data.tokenizers import ByteTokenizer
+from data.language.tokenizers import ByteTokenizer
 from inference.__main__ import main
-from inference.commands import Model
+from inference.commands import ModelFlags
 from inference.decoder import EnergyDecoder
 from inference.landscape import (
-    apart,
-    draw_for_text,
-    look,
-    named,
-    place_in_validation,
-    plane,
-    shown_context,
-    sides,
+    context_end,
+    label_positions,
+    measure_landscape,
+    plane_through,
+    save_landscape,
+    square_around,
+    token_name,
     top_tokens,
+    validation_example,
 )
 from inference.loading import load
-from inference.thinking import make_plan
-from models.energy_language_model import EnergyLanguageModel
+from inference.thinking import plan_from_flags
+from models.language import EnergyLM
 from tests.inference.small import SEPARATOR, energy_model, residual_model
 
 TOKENS = [3, 1, 4, 1, 5]
@@ -35,11 +35,11 @@ TOKENS = [3, 1, 4, 1, 5]
 
 @pytest.mark.parametrize("made", (energy_model, residual_model))
 @pytest.mark.parametrize("conditioning", ("default", "time_embed", "adaln"))
-def test_energies_are_those_of_the_model(made: Callable[..., EnergyLanguageModel], conditioning: str) -> None:
+def test_energies_are_those_of_the_model(made: Callable[..., EnergyLM], conditioning: str) -> None:
     model = made(conditioning)
-    plan = make_plan(model, Inference(infer_ebt_num_steps=3, infer_generated_samples=2))
+    plan = plan_from_flags(model, Inference(infer_ebt_num_steps=3, infer_generated_samples=2))
     assert plan is not None
-    scene = look(model, TOKENS, 7, plan, points=9)  # 81 points: more than attention takes at once
+    scene = measure_landscape(model, TOKENS, 7, plan, points=9)  # 81 points: more than attention takes at once
     decoder = EnergyDecoder(model, plan, [TOKENS], 0)
     prediction = decoder.predict()
     assert scene.energies[0] == pytest.approx(float(prediction.of_chosen("first_energy")))
@@ -53,7 +53,7 @@ def test_energies_are_those_of_the_model(made: Callable[..., EnergyLanguageModel
 
     embedding_VD = model.network.prediction_embedding
     start_D, end_D = (torch.from_numpy(scene.probabilities[step]) @ embedding_VD for step in (0, -1))
-    origin_D, axes_2D = plane(start_D, end_D, embedding_VD[7])
+    origin_D, axes_2D = plane_through(start_D, end_D, embedding_VD[7])
     for row, column in ((0, 0), (3, 7), (7, 1), (8, 8)):
         point = torch.tensor([scene.across[column], scene.up[row]])
         assert scene.heights[row, column] == pytest.approx(uncached(origin_D + point @ axes_2D), rel=1e-6)
@@ -61,7 +61,7 @@ def test_energies_are_those_of_the_model(made: Callable[..., EnergyLanguageModel
 
 def test_the_plane_goes_through_all_three() -> None:
     three_3D = torch.randn(3, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    origin_D, axes_2D = plane(*three_3D)
+    origin_D, axes_2D = plane_through(*three_3D)
     torch.testing.assert_close(axes_2D @ axes_2D.T, torch.eye(2, dtype=torch.float64))
     places_32 = (three_3D - origin_D) @ axes_2D.T
     torch.testing.assert_close(origin_D + places_32 @ axes_2D, three_3D)
@@ -71,54 +71,56 @@ def test_the_plane_goes_through_all_three() -> None:
 @pytest.mark.parametrize("end", (1.0, 0.0, 0.5))
 def test_three_on_a_line_have_a_plane_too(end: float) -> None:
     start_D, target_D = torch.zeros(16), torch.ones(16)
-    _, axes_2D = plane(start_D, end * target_D, target_D)
+    _, axes_2D = plane_through(start_D, end * target_D, target_D)
     torch.testing.assert_close(axes_2D @ axes_2D.T, torch.eye(2))
 
 
 def test_the_square_holds_all_places() -> None:
-    across, up = sides(np.array([[0.0, 0.0], [4.0, 1.0], [2.0, -1.0]]), 5)
+    across, up = square_around(np.array([[0.0, 0.0], [4.0, 1.0], [2.0, -1.0]]), 5)
     assert across.tolist() == [-1, 0.5, 2, 3.5, 5] and up.tolist() == [-3, -1.5, 0, 1.5, 3]
-    assert np.ptp(sides(np.zeros((2, 2)), 3)[0]) == 2
+    assert np.ptp(square_around(np.zeros((2, 2)), 3)[0]) == 2
 
 
 def test_earlier_documents_are_not_seen() -> None:
     model = energy_model()
     assert model.network.shape.separator_id == SEPARATOR
-    plan = make_plan(model, Inference())
+    plan = plan_from_flags(model, Inference())
     assert plan is not None
-    alone, after = (look(model, tokens, 7, plan, 3) for tokens in ([SEPARATOR, 2, 5], [9, 9, SEPARATOR, 2, 5]))
+    alone, after = (
+        measure_landscape(model, tokens, 7, plan, 3) for tokens in ([SEPARATOR, 2, 5], [9, 9, SEPARATOR, 2, 5])
+    )
     np.testing.assert_array_equal(alone.heights, after.heights)
 
 
 def test_without_the_truth_the_likeliest_token_takes_its_place() -> None:
     model = energy_model()
-    plan = make_plan(model, Inference())
+    plan = plan_from_flags(model, Inference())
     assert plan is not None
-    scene = look(model, TOKENS, None, plan, 3)
-    assert not scene.known and scene.target == scene.probabilities[-1].argmax()
+    scene = measure_landscape(model, TOKENS, None, plan, 3)
+    assert not scene.has_target and scene.target == scene.probabilities[-1].argmax()
 
 
 def test_the_truth_is_always_among_the_tokens_shown() -> None:
     model = energy_model()
-    plan = make_plan(model, Inference())
+    plan = plan_from_flags(model, Inference())
     assert plan is not None
     for target in range(10):
-        tokens = top_tokens(look(model, TOKENS, target, plan, 3))
+        tokens = top_tokens(measure_landscape(model, TOKENS, target, plan, 3))
         assert target in tokens and len(tokens) == len(set(tokens)) == 5
 
 
 def test_tokens_are_named_so_that_nothing_obeys_them() -> None:
     words = ByteTokenizer()
-    names = [named(words, token, "ascii") for token in (97, 10, 27, 0xC3, words.separator_id)]
+    names = [token_name(words, token, "ascii") for token in (97, 10, 27, 0xC3, words.separator_id)]
     assert names == ["'a'", r"'\n'", r"'\x1b'", "token 195", "end of text"]
-    assert shown_context(words.encode("é\x1b\n").tolist(), words, "ascii") == r"\xe9\x1b\n"
-    assert shown_context(words.encode("a" * 100).tolist(), words, "utf-8") == "..." + "a" * 48
+    assert context_end(words.encode("é\x1b\n").tolist(), words, "ascii") == r"\xe9\x1b\n"
+    assert context_end(words.encode("a" * 100).tolist(), words, "utf-8") == "..." + "a" * 48
 
 
 def test_numbers_have_room() -> None:
     path = np.array([[0.0, 0.0], [5.0, 0.0], [5.1, 0.0], [5.2, 0.0]])
-    assert apart(path, 1.0) == [3, 0]
-    assert apart(path, 0.05) == [3, 0, 1, 2]
+    assert label_positions(path, 1.0) == [3, 0]
+    assert label_positions(path, 0.05) == [3, 0, 1, 2]
 
 
 def command(run: Path, *flags: str) -> list[str]:
@@ -144,19 +146,19 @@ def test_a_place_of_the_validation_split(ebt_run: Path, capsys: pytest.CaptureFi
     assert "predicted" in capsys.readouterr().out
     assert (ebt_run / "landscape.png").is_file()
     (ebt_run / "landscape.png").unlink()
-    loaded = load(Model(run=str(ebt_run)))
-    tokens, target = place_in_validation(loaded, 0)
+    loaded = load(ModelFlags(run=str(ebt_run)))
+    tokens, target = validation_example(loaded, 0)
     assert 1 <= len(tokens) <= 32 and target != loaded.tokenizer.separator_id
-    assert (tokens, target) == place_in_validation(loaded, 0) != place_in_validation(loaded, 1)
+    assert (tokens, target) == validation_example(loaded, 0) != validation_example(loaded, 1)
 
 
 def test_drawing_for_another_command(ebt_run: Path, tmp_path: Path) -> None:
-    loaded = load(Model(run=str(ebt_run)))
-    plan = make_plan(loaded.model, Inference())
+    loaded = load(ModelFlags(run=str(ebt_run)))
+    plan = plan_from_flags(loaded.model, Inference())
     assert plan is not None
     tokens = loaded.tokenizer.encode("x" * 100).tolist()  # longer than the context: its end is read
-    draw_for_text(loaded, tokens, None, plan, 3, tmp_path / "a.png")
-    draw_for_text(loaded, tokens, 97, plan, 3, tmp_path / "b.png")
+    save_landscape(loaded, tokens, None, plan, 3, tmp_path / "a.png")
+    save_landscape(loaded, tokens, 97, plan, 3, tmp_path / "b.png")
     assert (tmp_path / "a.png").stat().st_size > 10_000 < (tmp_path / "b.png").stat().st_size
 
 

@@ -10,39 +10,39 @@ import pytest
 import torch
 from torch import Tensor
 
-from config.settings import Data
+from config.settings import Text, Transformer
 from core.files import read_rows
-from data.sources import HUB, find_source
-from data.sources.hub import HubSource, Question
-from data.store import read_documents
+from data.language.sources import HUB, find_source
+from data.language.sources.hub_dataset import HubSource, Question
+from data.language.store import read_documents
 from inference.__main__ import main
-from inference.commands import Answering, Model
+from inference.commands import GreedyInference, ModelFlags
 from inference.decoder import Prediction
 from inference.loading import Loaded, load
-from inference.questions import Asker, compared, graded, overlap, read_questions, share_interval, summary
-from inference.thinking import make_plan, think_rows
-from models.energy_language_model import EnergyLanguageModel
+from inference.questions import QuestionAnswerer, f1_score, grade, normalize, read_questions, summary, wilson_interval
+from inference.thinking import plan_from_flags, walk_rows
+from models.language import EnergyLM
 from tests.data.reading import write_lines
 
-ASKING = HUB["gsm8k"].asking
+ASKING = HUB["gsm8k"].question_format
 PROMPTS = ("def f(", "Question: 1+1?\nAnswer:", "a" * 90)  # the last is longer than the context
 
 
 @pytest.fixture(scope="module", params=["ebt", "residual", "baseline"])
-def asker(request: pytest.FixtureRequest) -> Asker:
+def asker(request: pytest.FixtureRequest) -> QuestionAnswerer:
     run: Path = request.getfixturevalue(f"{request.param}_run")
-    loaded = load(Model(run=str(run)))
-    settings = Answering(infer_max_gen_len=6)
-    return Asker(loaded, make_plan(loaded.model, settings), settings, seed=0, batch_size=2)
+    loaded = load(ModelFlags(run=str(run)))
+    settings = GreedyInference(infer_max_gen_len=6)
+    return QuestionAnswerer(loaded, plan_from_flags(loaded.model, settings), settings, seed=0, batch_size=2)
 
 
-def next_logits(asker: Asker, tokens: list[int]) -> Tensor:
+def next_logits(asker: QuestionAnswerer, tokens: list[int]) -> Tensor:
     """Without a cache. -> [V]"""
-    window = torch.tensor([tokens[-asker.loaded.config.architecture.context_length :]])
+    window = torch.tensor([tokens[-asker.loaded.config[Transformer].context_length :]])
     model = asker.loaded.model
-    if isinstance(model, EnergyLanguageModel):
+    if isinstance(model, EnergyLM):
         assert asker.plan is not None
-        return think_rows(model, window, asker.plan).logits[0, -1]
+        return walk_rows(model, window, asker.plan).y[0, -1]
     return model(window)[0, -1]
 
 
@@ -50,10 +50,10 @@ def read_prompt(loaded: Loaded, prompt: str) -> list[int]:
     return [loaded.tokenizer.separator_id, *loaded.tokenizer.encode(prompt).tolist()]
 
 
-def test_the_likeliest_tokens_are_said(asker: Asker) -> None:
+def test_the_likeliest_tokens_are_said(asker: QuestionAnswerer) -> None:
     words = asker.loaded.tokenizer
     prompts = [read_prompt(asker.loaded, prompt) for prompt in PROMPTS[:2]]
-    found = asker.say(prompts, asker.chances(prompts), r"never")
+    found = asker.generate_answers(prompts, asker.uniforms(prompts), r"never")
     for prompt, (text, over) in zip(prompts, found, strict=True):
         tokens = list(prompt)
         for _ in range(6):
@@ -65,19 +65,21 @@ def test_the_likeliest_tokens_are_said(asker: Asker) -> None:
         assert text == words.decode(tokens[len(prompt) :]).strip() and over == (tokens[-1] == words.separator_id)
 
 
-def test_an_answer_is_the_same_in_any_company(asker: Asker) -> None:
-    warm = Asker(asker.loaded, asker.plan, Answering(infer_temp=1.0, infer_max_gen_len=6), seed=3, batch_size=2)
+def test_an_answer_is_the_same_in_any_company(asker: QuestionAnswerer) -> None:
+    warm = QuestionAnswerer(
+        asker.loaded, asker.plan, GreedyInference(infer_temp=1.0, infer_max_gen_len=6), seed=3, batch_size=2
+    )
     questions = [Question(prompt, ("x",)) for prompt in PROMPTS]
     assert ASKING is not None
-    together, cut = warm.answer_all(questions, ASKING, "Asking")
-    apart = [warm.answer_all([question], ASKING, "Asking")[0][0] for question in questions]
+    together, cut = warm.answer_all(questions, ASKING)
+    apart = [warm.answer_all([question], ASKING)[0][0] for question in questions]
     assert together == apart and cut == 1
     assert len({answer.text for answer in together}) == 3
-    twice, _ = warm.answer_all([questions[0]] * 2, ASKING, "Asking")
+    twice, _ = warm.answer_all([questions[0]] * 2, ASKING)
     assert twice[0] == together[0] != twice[1]  # asked again, it is drawn again
 
 
-def test_the_likelihood_of_a_choice(asker: Asker) -> None:
+def test_the_likelihood_of_a_choice(asker: QuestionAnswerer) -> None:
     prompts = [read_prompt(asker.loaded, prompt) for prompt in PROMPTS[:2]]
     choices = ((" A", " Bcd", "é"), (" yes", " no"))
     best = []
@@ -92,7 +94,7 @@ def test_the_likelihood_of_a_choice(asker: Asker) -> None:
         pairs = [(prompt, asker.loaded.tokenizer.encode(choice).tolist()) for choice in some]
         assert asker.log_likelihoods(pairs) == pytest.approx(sums, abs=1e-4)
         best.append(max(zip(sums, some, strict=True))[1].strip())
-    assert asker.choose([*prompts, prompts[0]], (*choices, ())) == [*best, None]
+    assert asker.choose_answers([*prompts, prompts[0]], (*choices, ())) == [*best, None]
 
 
 class Parrot:
@@ -109,7 +111,7 @@ class Parrot:
             logits_BV[row, ord(rest[0]) if rest else 256] = 1
         return Prediction(logits_BV)
 
-    def go_on(self, tokens: Sequence[int], rows: Sequence[int]) -> None:
+    def continue_rows(self, tokens: Sequence[int], rows: Sequence[int]) -> None:
         for row in rows:
             self.rows[row].append(tokens[row])
         self.rows = [self.rows[row] for row in rows]
@@ -129,15 +131,17 @@ class Parrot:
 def test_where_an_answer_ends(
     ebt_run: Path, monkeypatch: pytest.MonkeyPatch, dataset: str, says: dict[str, str], texts: list[str]
 ) -> None:
-    asking = HUB[dataset].asking
+    asking = HUB[dataset].question_format
     assert asking is not None
     monkeypatch.setattr("inference.questions.make_decoder", lambda model, plan, texts, room: Parrot(says, texts))
-    asker = Asker(load(Model(run=str(ebt_run))), None, Answering(infer_max_gen_len=20), seed=0, batch_size=8)
-    answers, _ = asker.answer_all([Question(prompt, ("?",)) for prompt in says], asking, "Asking")
-    assert [answer.text for answer in answers] == texts and all(answer.over for answer in answers)
-    short = Asker(asker.loaded, None, Answering(infer_max_gen_len=2), seed=0, batch_size=8)
-    answers, _ = short.answer_all([Question("q1", ("?",))], asking, "Asking")
-    assert not answers[0].over and len(answers[0].text) <= 2
+    asker = QuestionAnswerer(
+        load(ModelFlags(run=str(ebt_run))), None, GreedyInference(infer_max_gen_len=20), seed=0, batch_size=8
+    )
+    answers, _ = asker.answer_all([Question(prompt, ("?",)) for prompt in says], asking)
+    assert [answer.text for answer in answers] == texts and all(answer.finished for answer in answers)
+    short = QuestionAnswerer(asker.loaded, None, GreedyInference(infer_max_gen_len=2), seed=0, batch_size=8)
+    answers, _ = short.answer_all([Question("q1", ("?",))], asking)
+    assert not answers[0].finished and len(answers[0].text) <= 2
 
 
 @pytest.mark.parametrize(
@@ -159,34 +163,34 @@ def test_where_an_answer_ends(
     ],
 )
 def test_grades(how: str, said: str, accepted: tuple[str, ...], exact: bool, f1: float) -> None:
-    answer = graded(Question("?", accepted), said, True, None, how)
+    answer = grade(Question("?", accepted), said, True, None, how)
     assert answer.exact is exact and answer.f1 == pytest.approx(f1)
 
 
 def test_words_count_as_often_as_they_occur() -> None:
-    assert overlap(compared("Rome Rome Rome", "words"), compared("Rome is old", "words")) == pytest.approx(1 / 3)
+    assert f1_score(normalize("Rome Rome Rome", "words"), normalize("Rome is old", "words")) == pytest.approx(1 / 3)
 
 
 def test_what_answers_come_to() -> None:
     question = Question("?", ("B ",), (" A", " B"))
     answers = [
-        graded(question, text, text != "C", choice, "exact") for text, choice in [("B", "B"), ("C", "B"), ("A", "A")]
+        grade(question, text, text != "C", choice, "exact") for text, choice in [("B", "B"), ("C", "B"), ("A", "A")]
     ]
     found = summary(answers)
     assert found["exact"] == pytest.approx(1 / 3) and found["choice_accuracy"] == pytest.approx(2 / 3)
     assert found["questions"] == found["questions_with_choices"] == 3 and found["unfinished"] == 1
-    assert "choice_accuracy" not in summary([graded(question, "B", True, None, "exact")])
+    assert "choice_accuracy" not in summary([grade(question, "B", True, None, "exact")])
 
 
 def test_the_interval_of_a_share() -> None:
-    assert share_interval(0, 20) == pytest.approx((0, 0.1611), abs=1e-4)
-    assert share_interval(10, 20) == pytest.approx((0.2993, 0.7007), abs=1e-4)
-    assert share_interval(20, 20) == pytest.approx((0.8389, 1), abs=1e-4)
+    assert wilson_interval(0, 20) == pytest.approx((0, 0.1611), abs=1e-4)
+    assert wilson_interval(10, 20) == pytest.approx((0.2993, 0.7007), abs=1e-4)
+    assert wilson_interval(20, 20) == pytest.approx((0.8389, 1), abs=1e-4)
 
 
 def test_questions_of_a_split(tmp_path: Path) -> None:
     rows = [{"question": f"q{number}", "answer": f"#### {number}"} for number in range(60)]
-    data = Data(dataset_name="gsm8k", dataset_dir=str(write_lines(tmp_path / "all.jsonl", *rows, rows[0])))
+    data = Text(dataset_name="gsm8k", dataset_dir=str(write_lines(tmp_path / "all.jsonl", *rows, rows[0])))
     source = find_source(data)
     assert isinstance(source, HubSource)
     asked = {
@@ -201,7 +205,7 @@ def test_questions_of_a_split(tmp_path: Path) -> None:
 def test_questions_of_named_splits(tmp_path: Path) -> None:
     for split in ("train", "test"):
         write_lines(tmp_path / f"{split}.jsonl", *({"question": split, "answer": str(n)} for n in range(40)))
-    data = Data(dataset_name="gsm8k", dataset_dir=str(tmp_path), validation_split_pct=0.2)
+    data = Text(dataset_name="gsm8k", dataset_dir=str(tmp_path), validation_split_pct=0.2)
     source = find_source(data)
     assert isinstance(source, HubSource)
     counts = {name: len(list(read_questions(source, data, name))) for name in ("train", "valid", "test", "all")}

@@ -16,18 +16,24 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from config.settings import Inference
-from data.tokenizers import ByteTokenizer
+from data.language.tokenizers import ByteTokenizer
 from inference.__main__ import main
-from inference.commands import Model, ThinkCurve
-from inference.flops import ThinkingCost, flops_of_reading, thinking_cost
-from inference.intervals import Interval, interval, resampled
+from inference.commands import ModelFlags, ThinkCurveFlags
+from inference.flops import WalkCost, forward_flops, walk_cost
+from inference.intervals import Interval, bootstrap, interval
 from inference.loading import load
-from inference.study import Baseline, Curve, Study
-from inference.texts import Text, library_code, tokenised, validation_text, without_docstrings
-from inference.think_curve import cannot_compare, find_baseline, measure
-from inference.think_curve_report import about_baseline, about_candidates, about_shift, about_steps, caption, draw
-from inference.thinking import make_plan, think, think_rows, with_steps
-from models.energy_language_model import EnergyLanguageModel
+from inference.text_loss import TextSample, library_code, tokenize_documents, validation_text, without_docstrings
+from inference.think_curve import Baseline, Curve, ThinkCurveResult, comparison_problem, find_baseline, measure_curve
+from inference.think_curve_report import (
+    caption,
+    describe_baseline,
+    describe_candidates,
+    describe_shift,
+    describe_steps,
+    draw,
+)
+from inference.thinking import plan_from_flags, walk_positions, walk_rows, with_steps
+from models.language import EnergyLM
 from models.transformer import Transformer
 from tests.inference.small import CONTEXT, PAD, VOCABULARY, energy_model, plain_model, residual_model
 
@@ -41,10 +47,12 @@ def rows_of(count: int) -> torch.Tensor:
     return rows_BS
 
 
-def empty_study(model: EnergyLanguageModel, **changes: object) -> Study:
-    cost = ThinkingCost((0,) * STEPS, 10.0, 4.0, 1.0, 1)
-    trained = model.thinking.steps
-    study = Study([], cost, Baseline(None, 5.0, "none"), trained, (trained, trained), STEPS, CANDIDATES, [0, 1], "min")
+def empty_study(model: EnergyLM, **changes: object) -> ThinkCurveResult:
+    cost = WalkCost((0,) * STEPS, 10.0, 4.0, 1.0, 1)
+    trained = model.walk_settings.steps
+    study = ThinkCurveResult(
+        [], cost, Baseline(None, 5.0, "none"), trained, (trained, trained), STEPS, CANDIDATES, [0, 1], "min"
+    )
     return replace(study, **changes)  # type: ignore[arg-type]
 
 
@@ -58,7 +66,7 @@ def empty_study(model: EnergyLanguageModel, **changes: object) -> Study:
     ],
 )
 def test_one_walk_gives_the_losses_of_all_numbers_of_steps(
-    made: Callable[..., EnergyLanguageModel], conditioning: str, options: dict, choice: str
+    made: Callable[..., EnergyLM], conditioning: str, options: dict, choice: str
 ) -> None:
     model, rows_BS = made(conditioning), rows_of(3)
     settings = Inference(infer_steps_final_landscape=True, infer_energy_sampling_technique=choice, **options)
@@ -66,13 +74,13 @@ def test_one_walk_gives_the_losses_of_all_numbers_of_steps(
     def plan_of(steps: int, candidates: int, seed: int):
         once = 0 if conditioning == "default" else 1  # a step on the first landscape, and the others on the last
         wanted = replace(settings, infer_ebt_num_steps=steps - once, infer_generated_samples=candidates)
-        plan = make_plan(model, wanted, seed)
+        plan = plan_from_flags(model, wanted, seed)
         assert plan is not None and [step.landscape for step in plan.steps] == [0, *[once] * (steps - 1)]
         return plan
 
     plans = [plan_of(STEPS, 1, seed) for seed in (0, 1)]
     done: list[int] = []
-    curve = measure(empty_study(model), model, plans, Text("shifted", "", rows_BS), 2, done.append)
+    curve = measure_curve(empty_study(model), model, plans, TextSample("shifted", "", rows_BS), 2, done.append)
     assert sum(done) == 2 * 2 * CANDIDATES * STEPS  # batches, seeds
     points = [(steps, 1) for steps in range(1, STEPS + 1)]
     points += [(steps, candidates) for steps in (2, STEPS) for candidates in (2, 3)]
@@ -80,7 +88,7 @@ def test_one_walk_gives_the_losses_of_all_numbers_of_steps(
     tokens_BS, targets_BS = rows_BS[:, :-1], rows_BS[:, 1:]
     for point in points:
         for seed in (0, 1):
-            logits_BSV = think_rows(model, tokens_BS, plan_of(*point, seed)).logits
+            logits_BSV = walk_rows(model, tokens_BS, plan_of(*point, seed)).y
             expected = F.cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten(), ignore_index=PAD)
             assert curve.by_seed[seed, curve.columns[point]] == pytest.approx(float(expected), rel=1e-5)
 
@@ -89,7 +97,7 @@ def test_resampling_is_paired_and_knows_the_uncertainty_of_a_mean() -> None:
     rng = np.random.default_rng(3)
     targets = np.full(400, 10)
     hard = rng.normal(20, 4, (1, 400, 1))
-    samples = resampled(np.concatenate([hard, hard + 5], 2), targets)
+    samples = bootstrap(np.concatenate([hard, hard + 5], 2), targets)
     np.testing.assert_allclose(samples[:, 1] - samples[:, 0], 0.5)
     found = interval(2.0, samples[:, 0])
     assert found.half == pytest.approx(1.96 * 0.4 / math.sqrt(400), rel=0.1)
@@ -98,13 +106,13 @@ def test_resampling_is_paired_and_knows_the_uncertainty_of_a_mean() -> None:
 
 def test_resampling_draws_seeds_too_and_weighs_rows_by_their_tokens() -> None:
     sums = np.array([[[1.0], [100.0]], [[3.0], [300.0]]])  # seeds, rows
-    samples = resampled(sums, np.array([1, 100]))
+    samples = bootstrap(sums, np.array([1, 100]))
     assert set(samples[:, 0].round(9)) == {1.0, 2.0, 3.0}  # both seeds once, or one of them twice; rows are alike
 
 
 def test_a_loss_that_is_not_finite_has_no_interval() -> None:
     sums = np.array([[[1.0, np.inf], [2.0, 1.0]]])
-    samples = resampled(sums, np.array([1, 1]))
+    samples = bootstrap(sums, np.array([1, 1]))
     assert np.isnan(interval(np.inf, samples[:, 1]).low)
     assert np.isfinite(interval(1.5, samples[:, 0]).low)
 
@@ -112,25 +120,23 @@ def test_a_loss_that_is_not_finite_has_no_interval() -> None:
 @pytest.mark.parametrize("made", (energy_model, residual_model))
 @pytest.mark.parametrize("conditioning", ("default", "time_embed"))
 @pytest.mark.parametrize("accept", (False, True))
-def test_flops_are_those_of_the_walk_itself(
-    made: Callable[..., EnergyLanguageModel], conditioning: str, accept: bool
-) -> None:
+def test_flops_are_those_of_the_walk_itself(made: Callable[..., EnergyLM], conditioning: str, accept: bool) -> None:
     model = made(conditioning)
     settings = Inference(infer_ebt_num_steps=4, infer_steps_final_landscape=True, infer_accept_lower_energies=accept)
-    plan = make_plan(model, settings)
+    plan = plan_from_flags(model, settings)
     assert plan is not None
-    cost = thinking_cost(model, plan, CONTEXT)
+    cost = walk_cost(model, plan, CONTEXT)
     tokens_1S = torch.zeros(1, CONTEXT, dtype=torch.int64)
     contexts = model.contexts(tokens_1S)
     [contexts(step.landscape) for step in plan.steps]
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        thought = think(model, contexts, torch.arange(CONTEXT)[None], with_steps(plan, 4))
-        assert thought.energy.shape == (1, CONTEXT)
+        result = walk_positions(model, contexts, torch.arange(CONTEXT)[None], with_steps(plan, 4))
+        assert result.energy.shape == (1, CONTEXT)
     landscapes = 1 if conditioning == "default" else 2
     walked = counter.get_total_flops() / CONTEXT
     assert landscapes * cost.observed + walked == pytest.approx(cost.flops(4, 1) + cost.end)
-    assert cost.passes(4, 1) == thought.passes == 4 * (1 + accept)
-    assert cost.passes(4, 3) == 3 * (thought.passes + 1)
+    assert cost.passes(4, 1) == result.passes == 4 * (1 + accept)
+    assert cost.passes(4, 3) == 3 * (result.passes + 1)
     read = landscapes * cost.observed + cost.start
     assert cost.flops(4, 3) == pytest.approx(read + 3 * (4 * cost.step + cost.end))
     if made is residual_model:  # it starts from a Transformer++'s logits, and so no step is one forward pass of that
@@ -145,7 +151,7 @@ def test_flops_of_a_transformer_are_those_of_its_products() -> None:
     assert isinstance(network, Transformer)
     shape = network.shape
     blocks = shape.layers * (4 * shape.width**2 + 3 * shape.width * shape.hidden + 2 * CONTEXT * shape.width)
-    assert flops_of_reading(network, CONTEXT) == 2 * (blocks + shape.width * VOCABULARY)
+    assert forward_flops(network, CONTEXT) == 2 * (blocks + shape.width * VOCABULARY)
 
 
 def test_shifted_text_is_code_without_docstrings() -> None:
@@ -157,8 +163,8 @@ def test_shifted_text_is_code_without_docstrings() -> None:
 
 
 def test_documents_begin_with_a_separator(ebt_run: Path) -> None:
-    words = load(Model(run=str(ebt_run))).tokenizer
-    split = tokenised(words, ["ab", "c"])
+    words = load(ModelFlags(run=str(ebt_run))).tokenizer
+    split = tokenize_documents(words, ["ab", "c"])
     assert split.tokens.tolist() == [words.separator_id, 97, 98, words.separator_id, 99]
 
 
@@ -168,7 +174,7 @@ def curve_of(losses: dict[tuple[int, int], float], spread: float = 0.0, baseline
     samples = means + spread * np.random.default_rng(0).normal(size=(1000, len(means)))
     columns = {point: number for number, point in enumerate(losses)}
     return Curve(
-        Text("shifted", "x", rows_of(2)), columns, means[None], samples, None if baseline is None else len(losses)
+        TextSample("shifted", "x", rows_of(2)), columns, means[None], samples, None if baseline is None else len(losses)
     )
 
 
@@ -201,7 +207,7 @@ def losses(*steps: float, two: tuple[float, ...] = (1.0, 1.0, 1.0)) -> dict[tupl
     ],
 )
 def test_the_verdict_on_steps(steps: tuple[float, ...], spread: float, words: str) -> None:
-    assert words in about_steps(empty_study(energy_model()), curve_of(losses(*steps), spread))
+    assert words in describe_steps(empty_study(energy_model()), curve_of(losses(*steps), spread))
 
 
 @pytest.mark.parametrize(
@@ -216,15 +222,15 @@ def test_the_verdict_on_steps(steps: tuple[float, ...], spread: float, words: st
 )
 def test_the_verdict_on_candidates(two: tuple[float, ...], spread: float, words: str) -> None:
     curve = curve_of(losses(2.0, two[0], 3.0, 3.0, 3.0, two=two), spread)
-    assert words in about_candidates(empty_study(energy_model()), curve, 2)
+    assert words in describe_candidates(empty_study(energy_model()), curve, 2)
 
 
 def test_the_verdict_on_the_transformer() -> None:
     study, found = empty_study(energy_model()), losses(2.0, 1.0, 1.2, 1.2, 1.2, two=(1.0, 1.1, 1.1))
     for baseline, side in ((0.5, "is above it, by 0.5000 [0.4"), (1.5, "is below it, by 0.5000 [0.4")):
-        told = about_baseline(study, curve_of(found, 0.001, baseline))
+        told = describe_baseline(study, curve_of(found, 0.001, baseline))
         assert side in told and "(2 steps, 1 candidate, 3.6 times the FLOPs)" in told
-    assert "not told apart from it" in about_baseline(study, curve_of(found, 0.1, 1.0))
+    assert "not told apart from it" in describe_baseline(study, curve_of(found, 0.1, 1.0))
 
 
 def test_the_verdict_on_shifted_text() -> None:
@@ -233,7 +239,7 @@ def test_the_verdict_on_shifted_text() -> None:
     def told(here: tuple[float, ...], there: tuple[float, ...], spread: float) -> str:
         curves = [curve_of(losses(*steps), spread) for steps in (here, there)]
         curves[1].samples[:] = curves[1].samples[::-1]  # draws of its own
-        return about_shift(replace(study, curves=curves))
+        return describe_shift(replace(study, curves=curves))
 
     assert "gains 0.1000 in distribution and 1.0000 on the shifted text" in told(small, large, 0.001)
     assert told(small, large, 0.001).endswith("as the paper has it, holds here.")
@@ -247,7 +253,7 @@ def test_the_verdict_on_shifted_text() -> None:
 
 def test_a_walk_that_leaves_all_bounds_can_be_drawn(tmp_path: Path) -> None:
     found = curve_of(losses(2.0, 1.0, 50.0, math.inf, math.nan), 0.01, 0.7)
-    study = replace(empty_study(energy_model()), curves=[found, found], drawn=(2, 4))
+    study = replace(empty_study(energy_model()), curves=[found, found], training_steps=(2, 4))
     with open(tmp_path / "x.png", "wb") as file:
         draw(study, "a $name$", file)
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
@@ -293,8 +299,8 @@ def test_the_command(ebt_run: Path, baseline_run: Path, tmp_path: Path, capsys: 
     assert {row["seed"] for row in rows} == {"0", "1", "mean"}
     passes = {(row["steps"], row["candidates"]): row["passes"] for row in ebt}
     assert passes["3", "1"] == "3" and passes["3", "2"] == "8"
-    loaded = load(Model(run=str(ebt_run)))
-    plain = load(Model(run=str(baseline_run))).model
+    loaded = load(ModelFlags(run=str(ebt_run)))
+    plain = load(ModelFlags(run=str(baseline_run))).model
     rows_BS = validation_text(loaded, 192).rows
     for model, wanted in (
         (loaded.model, {"steps": "2", "candidates": "1", "seed": "0"}),  # an evaluation starts from the noise of seed 0
@@ -321,27 +327,27 @@ def test_other_text_and_no_transformer(ebt_run: Path, tmp_path: Path, capsys: py
 
 def test_the_transformer_beside_the_run_is_found(ebt_run: Path, baseline_run: Path, tmp_path: Path) -> None:
     runs = [shutil.copytree(run, tmp_path / "runs" / run.name) for run in (ebt_run, baseline_run)]
-    loaded = load(Model(run=str(runs[0])))
-    assert find_baseline(Model(), ThinkCurve(), loaded).loaded is None
+    loaded = load(ModelFlags(run=str(runs[0])))
+    assert find_baseline(ModelFlags(), ThinkCurveFlags(), loaded).loaded is None
     settings = (runs[1] / "config.json").read_text()
     (runs[1] / "config.json").write_text(settings.replace('"tiny-transformer"', '"tiny-ebt-transformer++"'))
-    found = find_baseline(Model(), ThinkCurve(), loaded)
+    found = find_baseline(ModelFlags(), ThinkCurveFlags(), loaded)
     assert found.loaded is not None and found.name == baseline_run.name
-    longer = replace(loaded.config, architecture=replace(loaded.config.architecture, context_length=64))
-    told = find_baseline(Model(), ThinkCurve(), replace(loaded, config=longer))
+    longer = loaded.config.with_values({"context_length": 64})
+    told = find_baseline(ModelFlags(), ThinkCurveFlags(), replace(loaded, config=longer))
     assert told.loaded is None and told.flops > found.flops
-    assert told.why == (
+    assert told.missing_reason == (
         f"the run {baseline_run.name} does not serve: its context is 32 tokens, and the EBT's is 64; "
         "choose a run with at least as many"
     )
 
 
 def test_losses_of_different_tokens_are_not_compared(ebt_run: Path, baseline_run: Path) -> None:
-    ebt, plain = (load(Model(run=str(run))) for run in (ebt_run, baseline_run))
-    assert cannot_compare(plain, ebt) is None
+    ebt, plain = (load(ModelFlags(run=str(run))) for run in (ebt_run, baseline_run))
+    assert comparison_problem(plain, ebt) is None
     words = ByteTokenizer()
     words.name, words.fingerprint = "bpe:300", "other"
-    assert cannot_compare(replace(plain, tokenizer=words), ebt) == (
+    assert comparison_problem(replace(plain, tokenizer=words), ebt) == (
         "its tokenizer is bpe:300, and the EBT's is bytes, so losses per token do not compare; "
         "choose a run with the same"
     )
@@ -356,11 +362,11 @@ def test_a_walk_without_chance_has_one_seed_and_one_candidate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run: Path = request.getfixturevalue("residual_run" if start == "prior" else "ebt_run")
-    loaded = load(Model(run=str(run)))
-    assert isinstance(loaded.model, EnergyLanguageModel)
+    loaded = load(ModelFlags(run=str(run)))
+    assert isinstance(loaded.model, EnergyLM)
     if start == "zeros":
-        loaded.model.thinking = replace(loaded.model.thinking, start="zeros")
-    assert loaded.model.thinking.start == start
+        loaded.model.walk_settings = replace(loaded.model.walk_settings, start="zeros")
+    assert loaded.model.walk_settings.start == start
     monkeypatch.setattr("inference.think_curve.load", lambda _: loaded)
     assert main(command(run, *SHORT, "--infer_output_dir", str(tmp_path))) == 0
     told = capsys.readouterr().out

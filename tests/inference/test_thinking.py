@@ -7,29 +7,29 @@ import torch
 
 from config.settings import Inference
 from core.errors import UserError
-from inference.thinking import Plan, make_plan, think_rows
-from models.descent import Step
-from models.energy_language_model import EnergyLanguageModel
+from inference.thinking import WalkPlan, plan_from_flags, walk_rows
+from models.language import EnergyLM
+from models.walk import Step
 from tests.inference.small import CONTEXT, SEPARATOR, energy_model, residual_model
 
 CONDITIONED = ("time_embed", "adaln", "adaln_zero")
 
 
-def plan_of(model: EnergyLanguageModel, **flags: object) -> Plan:
-    plan = make_plan(model, Inference(**flags))  # type: ignore[arg-type]
+def plan_of(model: EnergyLM, **flags: object) -> WalkPlan:
+    plan = plan_from_flags(model, Inference(**flags))  # type: ignore[arg-type]
     assert plan is not None
     return plan
 
 
-def landscapes(plan: Plan) -> list[int]:
+def landscapes(plan: WalkPlan) -> list[int]:
     return [step.landscape for step in plan.steps]
 
 
-def sizes(plan: Plan) -> list[float]:
+def sizes(plan: WalkPlan) -> list[float]:
     return [round(float(step.size), 6) for step in plan.steps]
 
 
-def noises(plan: Plan) -> list[float]:
+def noises(plan: WalkPlan) -> list[float]:
     return [float(step.noise) for step in plan.steps]
 
 
@@ -109,10 +109,10 @@ def test_the_flags_reach_the_walk(conditioning: str, alpha: float | None) -> Non
         expected = [0, 0, 0] if conditioning == "default" else [0, 1, 1, 1]
         steps = [Step(landscape, torch.tensor(size, dtype=torch.float64)) for landscape in expected]
         with torch.no_grad():
-            walk = model.walk(tokens_BS, model.start(tokens_BS, fixed=True), steps, differentiable=False)
-        found = think_rows(model, tokens_BS, plan)
-        torch.testing.assert_close(found.logits, walk.predictions[-1], rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(found.first_energy, walk.energies[0], rtol=1e-9, atol=1e-9)
+            walked = list(model.walk(tokens_BS, model.start(tokens_BS, fixed=True), steps, differentiable=False))
+        found = walk_rows(model, tokens_BS, plan)
+        torch.testing.assert_close(found.y, walked[-1].y, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(found.first_energy, walked[0].energy, rtol=1e-9, atol=1e-9)
         assert found.passes == len(expected)
 
 
@@ -163,5 +163,5 @@ def test_candidates_without_noise_are_an_error(flags: str, asked: dict[str, floa
 def test_candidates_with_noise_differ(flags: str) -> None:
     model, tokens_1S = energy_model(flags=flags), torch.arange(1, 8)[None]
     plan = plan_of(model, infer_generated_samples=3)
-    alone, best = (think_rows(model, tokens_1S, some) for some in (plan_of(model), plan))
+    alone, best = (walk_rows(model, tokens_1S, some) for some in (plan_of(model), plan))
     assert (best.energy <= alone.energy + 1e-12).all() and (best.energy < alone.energy - 1e-6).any()

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.conftest import ROOT
 
-FOLDERS = ("config", "runs", "launch", "job_scripts")
+FOLDERS = ("core", "config", "tasks", "runs", "launch", "job_scripts")
 HEARS = """\
 import json, os, sys
 said = {"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ), "code": __file__}
@@ -30,7 +30,7 @@ class Checkout:
     def __init__(self, root: Path) -> None:
         self.root, self.logs = root, root / "logs"
         root.mkdir(parents=True)
-        for name in FOLDERS:
+        for name in filter(lambda name: (ROOT / name).is_dir(), FOLDERS):
             shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy2(ROOT / "slurm_executor.sh", root)
         (root / "train_model.py").write_text(HEARS)

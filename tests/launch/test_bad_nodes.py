@@ -9,8 +9,8 @@ import pytest
 
 from launch.__main__ import main
 from launch.bad_nodes import bad_node
-from runs.reading import all_runs
-from tests.launch.written import Programs, began, ended, logs, programs, write_run
+from runs.run import all_runs
+from tests.launch.run_folders import Programs, began, ended, logs, programs, write_run
 
 __all__ = ["logs", "programs"]
 DAY = 86400

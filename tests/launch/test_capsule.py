@@ -11,7 +11,7 @@ import pytest
 
 from core.errors import UserError
 from launch import capsule
-from launch.capsule import own_files, snapshot
+from launch.capsule import code_files, snapshot
 
 
 def git(root: Path, *words: str) -> None:
@@ -43,7 +43,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def take(root: Path, name: str = "run") -> Path:
-    names, _ = own_files(root, root / "logs")
+    names, _ = code_files(root, root / "logs")
     target = root / "logs" / name / "code"
     snapshot(root, names, root / "logs" / "code", target)
     return target
@@ -54,7 +54,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_tracked_files_and_untracked_ones_that_are_not_ignored(root: Path) -> None:
-    kept, left_out = own_files(root, root / "logs")
+    kept, left_out = code_files(root, root / "logs")
     assert kept == [".gitignore", "link", "new.py", "rooms/a.py", "run me.sh"]
     assert left_out == [".env"], "what looks like a secret is left out"
 
@@ -62,13 +62,13 @@ def test_tracked_files_and_untracked_ones_that_are_not_ignored(root: Path) -> No
 def test_logs_are_no_code_even_where_git_would_take_them(root: Path) -> None:
     (root / "out" / "runs").mkdir(parents=True)
     (root / "out" / "runs" / "metrics.jsonl").write_text("{}\n")
-    kept, _ = own_files(root, root / "out")
+    kept, _ = code_files(root, root / "out")
     assert not [name for name in kept if name.startswith("out/")]
 
 
 def test_large_files_that_git_does_not_track_are_data(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capsule, "LARGEST", 7)
-    kept, left_out = own_files(root, root / "logs")
+    monkeypatch.setattr(capsule, "MAX_UNTRACKED_BYTES", 7)
+    kept, left_out = code_files(root, root / "logs")
     assert left_out == [".env", "new.py"] and ".gitignore" in kept
 
 
@@ -76,14 +76,14 @@ def test_without_git(root: Path) -> None:
     shutil.rmtree(root / ".git")
     (root / "__pycache__").mkdir()
     (root / "__pycache__" / "a.py").write_text("\n")
-    kept, left_out = own_files(root, root / "logs")
+    kept, left_out = code_files(root, root / "logs")
     assert {"new.py", "rooms/a.py", "run me.sh"} <= set(kept) and left_out == [".env"]
     assert not [name for name in kept if name.startswith(("logs", "__pycache__", ".git/"))]
 
 
 def test_a_snapshot_is_exact_and_read_only(root: Path) -> None:
     code = take(root)
-    names, _ = own_files(root, root / "logs")
+    names, _ = code_files(root, root / "logs")
     assert contents(code) == {name: (root / name).read_bytes() for name in names}
     assert os.readlink(code / "link") == "rooms/a.py"
     assert (code / "new.py").stat().st_mode & 0o777 == 0o444

@@ -19,9 +19,9 @@ import pytest
 from core.files import append_row
 from launch import control
 from launch.__main__ import main
-from runs.reading import Run
+from runs.run import Run
 from tests.conftest import ROOT
-from tests.launch.written import Programs, began, ended, logs, programs, stamp, write_run
+from tests.launch.run_folders import Programs, began, ended, logs, programs, stamp, write_run
 
 __all__ = ["logs", "programs"]
 SENT = {"state": "released", "job": "7", "time": stamp(2000)}
@@ -203,7 +203,7 @@ def test_a_running_a_waiting_and_a_held_job(logs: Path, programs: Programs, caps
     programs.queue("7|RUNNING|None|n1|main|N/A", "8|PENDING|Priority||main|N/A", "9|PENDING|JobHeldUser||main|N/A")
     names = [write_run(logs, f"r{job}", submission=SENT | {"job": str(job)}, number=job).name for job in (7, 8, 9)]
     assert told(capsys, logs, "requeue", "r7", "r8", "r9").splitlines() == [
-        f"{names[0]}: job 7 saves its state, goes back into the queue and goes on from there.",
+        f"{names[0]}: job 7 saves its state, is queued again and resumes from there.",
         f"{names[1]}: job 8 waits already (Priority).",
         f"{names[2]}: job 9 was held, and is released.",
     ]
@@ -255,7 +255,7 @@ def test_nodes_are_excluded_beside_those_that_were(logs: Path, programs: Program
     script = f"#!/bin/bash\n#SBATCH --exclude=n3\nexport EBT_JOB_RUN_DIR={shlex.quote(str(run))}\n"
     (run / "job_script.slurm").write_text(script)
     said = told(capsys, logs, "requeue", "gone", "--exclude_nodes", "n[4-5]")
-    assert said == f"{run.name}: submitted again as job 12; it goes on from step 0, not on n[4-5].\n"
+    assert said == f"{run.name}: submitted again as job 12; it resumes from step 0, not on n[4-5].\n"
     held = f"--hold --parsable --exclude=n3,n[4-5] {run / 'job_script.slurm'}"
     assert programs.told("sbatch") == ["--test-only --exclude=n3,n[4-5]", held]
 
@@ -288,7 +288,7 @@ def test_a_job_that_is_gone_is_submitted_again(logs: Path, programs: Programs, c
     script = run / "job_script.slurm"
     script.write_text(f"#!/bin/bash\nexport EBT_JOB_RUN_DIR={shlex.quote(str(run))}\n")
     said = told(capsys, logs, "requeue", "one")
-    assert said == f"{run.name}: submitted again as job 12; it goes on from step 40.\n"
+    assert said == f"{run.name}: submitted again as job 12; it resumes from step 40.\n"
     assert (
         programs.told("sbatch") == ["--test-only", f"--hold --parsable {script}"]
         and programs.told("scontrol")[-1] == "release 12"
@@ -321,8 +321,8 @@ def test_what_cannot_be_queued_again_says_what_goes_on(
     said = told(capsys, logs, "requeue", "done", "plain", "here", status=1)
     assert f"{done.name}: it is finished; python -m launch resubmit {done.name} --logs_dir {logs} runs it once" in said
     assert (
-        f"{plain.name}: it has no job script of its own; what goes on is: "
-        "python train_model.py --run_name 'a b' (anew: it saved nothing)" in said
+        f"{plain.name}: it has no job script; this resumes it: "
+        "python train_model.py --run_name 'a b' (from step 0: it saved nothing)" in said
     )
     assert f"{here.name}: it runs on {platform.node()} without a job, so there is nothing to put into a queue." in said
     assert not programs.told("sbatch")
@@ -337,7 +337,7 @@ def test_a_folder_of_somebody_else_is_left_alone(
     def refuse(self: object, state: str, **more: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(control.Submission, "note", refuse)
+    monkeypatch.setattr(control.Submission, "save_state", refuse)
     said = told(capsys, logs, "cancel", "one", status=1)
     assert f"{run} cannot be written to (Permission denied): it was left alone." in said
     assert process.poll() is None

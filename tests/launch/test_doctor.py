@@ -12,15 +12,31 @@ from typing import Any
 import pytest
 
 import launch.doctor
-import launch.examination
 from launch.__main__ import main
-from launch.doctor import header_text
-from launch.examination import accounting, cores, environment, grace, requeue, seen_from_nodes, signals
-from launch.finding import Finding
-from launch.machine import facts, memory_and_files, network, port, quotas, space
-from launch.probe import findings, is_locked, renames
-from launch.script import options_of
-from runs.notice import kill_wait, lead, shortest
+from launch.doctor import (
+    check_accounting,
+    check_cpus,
+    check_files_of_nodes,
+    check_preemption,
+    check_python_of_jobs,
+    check_requeue,
+    check_signals,
+    header_text,
+)
+from launch.probe import (
+    Finding,
+    check_memory_and_files,
+    check_network,
+    check_port,
+    check_space,
+    is_locked,
+    machine_facts,
+    process_facts,
+    quotas,
+    renames,
+)
+from launch.script import sbatch_lines
+from runs.slurm import kill_wait, shortest_grace_period, warning_seconds
 from tests.conftest import ROOT
 
 LEARNED = {"partition": "main", "cores": "2", "requeue": True, "time": 86400.0, "account": None, "tasks": 1}
@@ -35,7 +51,7 @@ def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(finding: Finding) -> tuple[str, str]:
-    return finding.verdict, f"{finding.found}: {finding.advice}"
+    return finding.verdict, f"{finding.message}: {finding.advice}"
 
 
 def test_without_slurm_it_checks_what_there_is(
@@ -58,9 +74,9 @@ def test_a_folder_that_cannot_be_written_to(no_slurm: None, capsys: pytest.Captu
 
 
 def test_a_full_disk_is_told(no_slurm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.machine.LOW", 1e18)
-    disk = launch.doctor.files(tmp_path)[-1]
-    assert (disk.what, disk.verdict, disk.advice) == ("disk", "look", "remove what is not needed, or ask for more")
+    monkeypatch.setattr("launch.probe.MIN_FREE_BYTES", 1e18)
+    disk = launch.doctor.check_files(tmp_path)[-1]
+    assert (disk.name, disk.verdict, disk.advice) == ("disk", "look", "remove what is not needed, or ask for more")
 
 
 @pytest.mark.parametrize(
@@ -82,10 +98,10 @@ def test_mistakes(words: list[str], sentence: str, no_slurm: None, capsys: pytes
 
 
 def test_what_a_process_finds(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", launch.doctor.HOLD, str(tmp_path / "lock")]
+    words = [sys.executable, "-c", launch.doctor.HOLD_LOCK, str(tmp_path / "lock")]
     holder = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE)
     assert holder.stdout is not None and holder.stdout.read(1) == b"k"
-    found = findings(tmp_path, "0")
+    found = process_facts(tmp_path, "0")
     assert found["is_locked"] and found["renames"] and found["python"] == sys.prefix and found["cores"] >= 1
     holder.kill()
     holder.communicate()
@@ -95,12 +111,12 @@ def test_what_a_process_finds(tmp_path: Path) -> None:
 
 def test_signals() -> None:
     heard = [{"told": 10.5}, {"told": 11.0}]
-    assert told(signals(heard, True, 10.0, True)) == (
+    assert told(check_signals(heard, True, 10.0, True)) == (
         "ok",
         "reach all 2 processes within 1.0 s; the script outlives them: ",
     )
-    assert signals([{"told": None}, {"told": 1.0}], False, 1.0, True).found == "1 of 2 processes were not told"
-    assert told(signals(heard, True, 10.0, False)) == (
+    assert check_signals([{"told": None}, {"told": 1.0}], False, 1.0, True).message == "1 of 2 processes were not told"
+    assert told(check_signals(heard, True, 10.0, False)) == (
         "fails",
         "they end the job's script too: the script cannot queue its job again: submit it with --resume_training_ckpt "
         "last",
@@ -109,34 +125,34 @@ def test_signals() -> None:
 
 def test_grace() -> None:
     wait = {"KillWait": "30 sec"}
-    assert told(grace({"PreemptMode": "OFF"}, wait))[1].startswith(
+    assert told(check_preemption({"PreemptMode": "OFF"}, wait))[1].startswith(
         "jobs of this partition stay; a cancelled one has 30 s"
     )
     preempts = {"PreemptMode": "REQUEUE", "GraceTime": "15"}
-    assert grace(preempts, wait).verdict == "ok"
-    short = grace(preempts, {"KillWait": "5 sec"})
-    assert short.verdict == "look" and short.found == "requeue, with 15 + 5 s between notice and end"
+    assert check_preemption(preempts, wait).verdict == "ok"
+    short = check_preemption(preempts, {"KillWait": "5 sec"})
+    assert short.verdict == "look" and short.message == "requeue, with 15 + 5 s between notice and end"
 
 
 def test_jobs_that_preemption_cancels() -> None:
-    found = grace({"PreemptMode": "CANCEL", "GraceTime": "0"}, {"KillWait": "30 sec"})
+    found = check_preemption({"PreemptMode": "CANCEL", "GraceTime": "0"}, {"KillWait": "30 sec"})
     assert found.verdict == "look"
-    assert found.found == "cancel, with 0 + 30 s of notice: Slurm does not bring such a job back"
+    assert found.message == "cancel, with 0 + 30 s of notice: Slurm does not bring such a job back"
     assert found.advice.endswith("otherwise python -m launch requeue RUN brings it back")
 
 
 def test_shared_memory_and_open_files() -> None:
-    here = facts()
+    here = machine_facts()
     assert here["shared"] > 0 and 0 < here["open_files"][0] <= here["open_files"][1]
     plenty = {"host": "n1", "shared": 8e9, "open_files": [65536, 65536]}
-    assert [finding.verdict for finding in memory_and_files([plenty])] == ["ok", "ok"]
-    shared, files = memory_and_files([plenty, {"host": "n2", "shared": 64e6, "open_files": [1024, 4096]}])
+    assert [finding.verdict for finding in check_memory_and_files([plenty])] == ["ok", "ok"]
+    shared, files = check_memory_and_files([plenty, {"host": "n2", "shared": 64e6, "open_files": [1024, 4096]}])
     assert told(shared) == (
         "look",
         "0.1 GB free in /dev/shm of n2: loader processes hand batches over in it; --num_workers 0, or start the "
         "container with more (--shm-size)",
     )
-    assert (files.verdict, files.found) == ("look", "1,024 at a time on n2")
+    assert (files.verdict, files.message) == ("look", "1,024 at a time on n2")
     assert files.advice == "many loader processes may need more: ulimit -n 4096 in the header"
 
 
@@ -148,11 +164,13 @@ def test_space_and_quotas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert quotas(tmp_path) == [(95, 100, "GB"), (1200, 5000, "files")]
     assert quotas(Path("/proc")) == [], "of another file system"
-    found = space("home", tmp_path)
-    assert found.verdict == "look" and found.found.endswith("; quota: 95 of 100 GB; quota: 1,200 of 5,000 files")
+    found = check_space("home", tmp_path)
+    assert found.verdict == "look" and found.message.endswith("; quota: 95 of 100 GB; quota: 1,200 of 5,000 files")
     quota.unlink()
-    assert "quota" not in space("home", tmp_path).found
-    assert space("home", tmp_path / "no").found == f"{tmp_path / 'no'} cannot be seen (No such file or directory)"
+    assert "quota" not in check_space("home", tmp_path).message
+    assert (
+        check_space("home", tmp_path / "no").message == f"{tmp_path / 'no'} cannot be seen (No such file or directory)"
+    )
 
 
 def test_network_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,53 +181,58 @@ def test_network_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
         "interfaces": {"lo": "127.0.0.1", "ib0": "10.0.0.1"},
     }
     machine |= {"chosen": {}, "reduced": 0.42}
-    assert network([machine]).found.startswith("h1 is 10.0.0.1 (ib0); not tried, as one process is alone: a header")
+    assert check_network([machine]).message.startswith(
+        "h1 is 10.0.0.1 (ib0); not tried, as one process is alone: a header"
+    )
     both = [machine, machine | {"node": "n2", "reduced": 0.5}]
-    assert told(network(both)) == (
+    assert told(check_network(both)) == (
         "ok",
         "h1 is 10.0.0.1 (ib0); 2 processes on 2 nodes added numbers over Gloo in 0.5 s: ",
     )
     assert told(
-        network([machine | {"chosen": {"GLOO_SOCKET_IFNAME": "eth7"}, "reduced": "no such device"}, machine])
+        check_network([machine | {"chosen": {"GLOO_SOCKET_IFNAME": "eth7"}, "reduced": "no such device"}, machine])
     ) == (
         "fails",
         "GLOO_SOCKET_IFNAME=eth7; 2 processes cannot compute together (no such device): "
         "export GLOO_SOCKET_IFNAME= and NCCL_SOCKET_IFNAME= in the header, with one of ib0",
     )
-    assert port([facts()]).found == "processes meet at a free one, which the first of them chooses"
+    assert check_port([machine_facts()]).message == "processes meet at a free one, which the first of them chooses"
     with socket.create_server(("", 0)) as server:
         monkeypatch.setenv("MASTER_PORT", str(server.getsockname()[1]))
-        assert port([facts()]).verdict == "look" and "which is taken" in port([facts()]).found
-    assert port([facts()]).verdict == "ok"
+        assert (
+            check_port([machine_facts()]).verdict == "look"
+            and "which is taken" in check_port([machine_facts()]).message
+        )
+    assert check_port([machine_facts()]).verdict == "ok"
 
 
 def test_cores(tmp_path: Path) -> None:
-    patient: Any = type("Patient", (), {"desk": tmp_path})
+    probe_job: Any = type("ProbeJob", (), {"work_dir": tmp_path})
     (tmp_path / "inherited-0").write_text("1\n")
     words = "2 asked for, bound to 2, 2 used by each process; srun is told, as it inherits fewer"
-    assert cores(patient, [PROCESS]) == Finding("CPUs", "ok", words, cores(patient, [PROCESS]).advice)
-    unbound = cores(patient, [{**PROCESS, "cores": 64}])
-    assert unbound.verdict == "ok" and "not bound (to 64 of the node), 2 used" in unbound.found
-    assert cores(patient, [PROCESS, {**PROCESS, "cores": 1, "own": 1}]).verdict == "fails"
-    own = cores(patient, [{**PROCESS, "threads": "16"}])
+    assert check_cpus(probe_job, [PROCESS]) == Finding("CPUs", "ok", words, check_cpus(probe_job, [PROCESS]).advice)
+    unbound = check_cpus(probe_job, [{**PROCESS, "cores": 64}])
+    assert unbound.verdict == "ok" and "not bound (to 64 of the node), 2 used" in unbound.message
+    assert check_cpus(probe_job, [PROCESS, {**PROCESS, "cores": 1, "own": 1}]).verdict == "fails"
+    own = check_cpus(probe_job, [{**PROCESS, "threads": "16"}])
     assert (own.verdict, own.advice) == ("look", "OMP_NUM_THREADS is 16; leave it out")
 
 
 def test_files_and_python_of_nodes() -> None:
-    assert seen_from_nodes([PROCESS]).verdict == "ok"
-    unseen = seen_from_nodes([PROCESS, {**PROCESS, "host": "n2", "is_locked": False}])
-    assert unseen.verdict == "look" and unseen.found == "a lock of this machine is not seen on n2"
-    assert seen_from_nodes([{**PROCESS, "renames": False}]).verdict == "fails"
-    assert environment([PROCESS]).verdict == "ok"
-    other = environment([{**PROCESS, "python": "/usr"}])
-    assert other.verdict == "fails" and other.found.startswith("jobs run /usr and this is ")
+    assert check_files_of_nodes([PROCESS]).verdict == "ok"
+    unseen = check_files_of_nodes([PROCESS, {**PROCESS, "host": "n2", "is_locked": False}])
+    assert unseen.verdict == "look" and unseen.message == "a lock of this machine is not seen on n2"
+    assert check_files_of_nodes([{**PROCESS, "renames": False}]).verdict == "fails"
+    assert check_python_of_jobs([PROCESS]).verdict == "ok"
+    other = check_python_of_jobs([{**PROCESS, "python": "/usr"}])
+    assert other.verdict == "fails" and other.message.startswith("jobs run /usr and this is ")
 
 
 def test_a_cluster_that_forbids_requeueing(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = "no answer from Slurm (Requested operation is presently disabled): states are as the run folders tell"
-    monkeypatch.setattr("launch.examination.ask", lambda *words, patience: ("", answer))
-    patient: Any = type("Patient", (), {"job": "17"})
-    assert told(requeue(patient)) == (
+    answer = "no answer from Slurm (Requested operation is presently disabled)"
+    monkeypatch.setattr("launch.doctor.run_slurm", lambda *words, timeout: ("", answer))
+    probe_job: Any = type("ProbeJob", (), {"job": "17"})
+    assert told(check_requeue(probe_job)) == (
         "fails",
         "no answer from Slurm (Requested operation is presently disabled): after a time limit, submit again with "
         "--resume_training_ckpt last",
@@ -217,9 +240,9 @@ def test_a_cluster_that_forbids_requeueing(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.examination.ask", lambda *words, patience: ("", ""))
-    assert accounting({"AccountingStorageType": "accounting_storage/slurmdbd"}).found == "sacct answers"
-    assert accounting({"AccountingStorageType": "accounting_storage/none"}).found.startswith("none")
+    monkeypatch.setattr("launch.doctor.run_slurm", lambda *words, timeout: ("", ""))
+    assert check_accounting({"AccountingStorageType": "accounting_storage/slurmdbd"}).message == "sacct answers"
+    assert check_accounting({"AccountingStorageType": "accounting_storage/none"}).message.startswith("none")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +256,7 @@ def test_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_header_has_what_was_learned(changed: dict[str, Any], lines: list[str]) -> None:
     text = header_text(LEARNED | changed)
-    assert {f"#SBATCH {line}" for line in lines} <= set(options_of(text))
+    assert {f"#SBATCH {line}" for line in lines} <= set(sbatch_lines(text))
     assert "gres" not in text and "##SBATCH --gres=gpu:a100:4" in header_text(LEARNED | {"gpus": "gpu:a100:4"})
 
 
@@ -251,7 +274,7 @@ def test_the_lead_that_a_script_asks_for(
     script: str, asked: str, seconds: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SBATCH_SIGNAL", asked)
-    assert lead(script) == seconds
+    assert warning_seconds(script) == seconds
     assert kill_wait({}) == 30 and kill_wait({"KillWait": "5 sec"}) == 5
 
 
@@ -293,4 +316,4 @@ def test_the_shortest_notice_of_a_job(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     if job:
         monkeypatch.setenv("SLURM_JOB_ID", job)
-    assert shortest(tmp_path) == notice
+    assert shortest_grace_period(tmp_path) == notice

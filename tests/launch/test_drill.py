@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import launch.players
+import launch.drill_runner
 from config import parse_command_line
 from core.files import append_row
 from launch.__main__ import main
-from launch.drill import AT, EVERY, STEPS, WAYS, WHOLE, judge, small
-from launch.players import Local, drill_script
+from launch.drill import CASES, CHECKPOINT_EVERY, FAULT_STEP, REFERENCE, STEPS, check_case, small_run_flags
+from launch.drill_runner import LocalRunner, drill_script, first_difference
 from launch.script import Header, check_syntax
-from launch.trace import first_difference
-from runs.reading import Run
+from runs.run import Run
 from tests.conftest import TINY
 
 # A run as the drill sees it, without torch: it does what EBT_DRILL asks for, and goes on from its last checkpoint.
@@ -77,9 +76,9 @@ def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, fault: str = "1 / (step + 1)") -> None:
-    text = STAND_IN.replace("ROOT", repr(str(launch.players.ROOT))).replace("FAULT", fault)
+    text = STAND_IN.replace("ROOT", repr(str(launch.drill_runner.ROOT))).replace("FAULT", fault)
     (folder / "train_model.py").write_text(text)
-    monkeypatch.setattr("launch.players.ROOT", folder)
+    monkeypatch.setattr("launch.drill_runner.ROOT", folder)
 
 
 def test_runs_that_survive_pass(
@@ -92,7 +91,7 @@ def test_runs_that_survive_pass(
     assert lines[1] == ["way", "attempts", "steps", "lost", "verdict"] and lines[2] == ["uninterrupted", "1", "pass"]
     assert [line[-3:] for line in lines[3:11]] == [["2", lost, "pass"] for lost in "00002225"]
     assert "Not here, where there is no Slurm: requeued and cancelled." in said.out
-    assert "killed while saving: goes on" in said.err
+    assert "killed while saving: resumes" in said.err
     assert list((tmp_path / "logs").iterdir()) == [], "nothing is left of it"
 
 
@@ -100,20 +99,23 @@ def test_a_run_that_differs_fails_and_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_slurm: None
 ) -> None:
     stand_in(tmp_path, monkeypatch, "1 / (step + 1) + 1e-9 * (attempt > 1)")
-    monkeypatch.setattr("launch.drill.WAYS", WAYS[:1])
+    monkeypatch.setattr("launch.drill.CASES", CASES[:1])
     assert main(["drill", "--logs_dir", str(tmp_path / "logs")]) == 1
     words = " ".join(capsys.readouterr().out.split())
-    (desk,) = (tmp_path / "logs").iterdir()
-    assert f"fail: step {AT + 1}: train_loss is 0.125000001 and not 0.125" in words
-    assert f"The runs and their logs are kept in {desk}." in words and (desk / "time_limit_SIGUSR1" / "runs").is_dir()
+    (work_dir,) = (tmp_path / "logs").iterdir()
+    assert f"fail: step {FAULT_STEP + 1}: train_loss is 0.125000001 and not 0.125" in words
+    assert (
+        f"The runs and their logs are kept in {work_dir}." in words
+        and (work_dir / "time_limit_SIGUSR1" / "runs").is_dir()
+    )
 
 
 def test_a_run_that_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_slurm: None
 ) -> None:
     (tmp_path / "train_model.py").write_text("raise SystemExit('no memory')")
-    monkeypatch.setattr("launch.players.ROOT", tmp_path)
-    monkeypatch.setattr("launch.drill.WAYS", WAYS[:1])
+    monkeypatch.setattr("launch.drill_runner.ROOT", tmp_path)
+    monkeypatch.setattr("launch.drill.CASES", CASES[:1])
     assert main(["drill", "--logs_dir", str(tmp_path / "logs")]) == 1
     words = " ".join(capsys.readouterr().out.split())
     assert "uninterrupted 0 fail: it ended with status 1: no memory" in words
@@ -123,12 +125,12 @@ def test_a_run_that_does_not_start(
 def test_a_real_run_that_is_killed_while_saving(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_slurm: None
 ) -> None:
-    monkeypatch.setattr("launch.drill.WAYS", [way for way in WAYS if way.plant.startswith("save")])
+    monkeypatch.setattr("launch.drill.CASES", [way for way in CASES if way.fault.startswith("save")])
     flags = [*TINY, "--dataset_name", "text", "--dataset_dir", str(corpus), "--save_top_k_ckpts", "0"]
     status = main(["drill", *flags, "--logs_dir", str(tmp_path)])
     said = capsys.readouterr()
     assert status == 0, said
-    assert said.out.splitlines()[-2].split() == ["killed", "while", "saving", "2", str(EVERY), "pass"]
+    assert said.out.splitlines()[-2].split() == ["killed", "while", "saving", "2", str(CHECKPOINT_EVERY), "pass"]
 
 
 @pytest.mark.parametrize(
@@ -161,16 +163,16 @@ def test_the_job_script_has_the_header_and_is_bash() -> None:
     text = drill_script(Header("x", ["#SBATCH --time=9"], ["module load 'it is'"]))
     check_syntax(text, "drill")
     options = [line for line in text.splitlines() if line.startswith("#SBATCH --time")]
-    assert options == ["#SBATCH --time=24:00:00", "#SBATCH --time=9", "#SBATCH --time=15"], "the last one wins"
+    assert options == ["#SBATCH --time=15"], "the last one wins, and each is there once"
     assert text.index("under_slurm.sh") < text.index("module load 'it is'") < text.index("launch prepare")
 
 
 def test_flags_of_a_long_run_become_those_of_a_small_one() -> None:
     flags = ["--warm_up_steps", "5000", "--max_steps", "100000", "--check_val_every_n_epoch", "1"]
-    config = parse_command_line([*flags, *small(parse_command_line(flags))])
+    config = parse_command_line([*flags, *small_run_flags(parse_command_line(flags))])
     assert (config.optimizer.warm_up_steps, config.trainer.max_steps, config.logging.no_wandb) == (4, STEPS, True)
-    config = parse_command_line(small(parse_command_line([])))
-    assert config.trainer.val_check_interval == 4 and config.checkpoint.checkpoint_every_n_steps == EVERY
+    config = parse_command_line(small_run_flags(parse_command_line([])))
+    assert config.trainer.val_check_interval == 4 and config.checkpoint.checkpoint_every_n_steps == CHECKPOINT_EVERY
 
 
 # --- what is compared
@@ -214,16 +216,16 @@ def fake_run(folder: Path, *attempts: dict[str, Any], steps: int = STEPS) -> Run
     return Run(folder)
 
 
-TOLD = {"cause": "time limit", "steps_lost": 0, "last_step": AT}
+TOLD = {"cause": "time limit", "steps_lost": 0, "last_step": FAULT_STEP}
 DONE = {"cause": "finished", "steps_lost": 0}
-LIMIT, PREEMPTED, _, _, _, _, _, NODE, _, CANCELLED = WAYS
+LIMIT, PREEMPTED, _, _, _, _, _, NODE, _, CANCELLED = CASES
 
 
 @pytest.mark.parametrize(
     ("way", "attempts", "problem"),
     [
         (LIMIT, [TOLD, DONE], None),
-        (LIMIT, [TOLD], "it did not go on: time limit"),
+        (LIMIT, [TOLD], "it did not resume: time limit"),
         (LIMIT, [], "it made no attempt"),
         (LIMIT, [TOLD, {"cause": "error: X"}], "it did not finish: error: X"),
         (LIMIT, [{**TOLD, "steps_lost": 1}, DONE], "it lost 1 steps and may lose 0"),
@@ -233,30 +235,30 @@ LIMIT, PREEMPTED, _, _, _, _, _, NODE, _, CANCELLED = WAYS
         (NODE, [{**TOLD, "cause": "node failure", "steps_lost": 3}, DONE], "it lost 3 steps and may lose 2"),
         (CANCELLED, [{**TOLD, "cause": "cancelled"}], None),
         (CANCELLED, [{**TOLD, "cause": "cancelled"}, DONE], "it went on after it was cancelled: 2 attempts"),
-        (WHOLE, [DONE], None),
-        (WHOLE, [TOLD], "it did not finish"),
+        (REFERENCE, [DONE], None),
+        (REFERENCE, [TOLD], "it did not finish"),
     ],
 )
 def test_verdicts(way: Any, attempts: Rows, problem: str | None, tmp_path: Path) -> None:
     whole = fake_run(tmp_path / "whole", DONE)
-    assert judge(way, fake_run(tmp_path / "run", *attempts), whole, None) == problem
+    assert check_case(way, fake_run(tmp_path / "run", *attempts), whole, None) == problem
 
 
 def test_the_first_attempt_has_to_end_as_it_was_meant_to(tmp_path: Path) -> None:
     whole, run = fake_run(tmp_path / "whole", DONE), fake_run(tmp_path / "run", TOLD, DONE)
-    assert judge(LIMIT, run, whole, "its first attempt ended with status 1: x") == (
+    assert check_case(LIMIT, run, whole, "its first attempt ended with status 1: x") == (
         "its first attempt ended with status 1: x"
     )
-    assert judge(LIMIT, None, whole, None) == "it made no run folder"
+    assert check_case(LIMIT, None, whole, None) == "it made no run folder"
 
 
 def test_an_interrupted_drill_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train_model.py").write_text("import time; time.sleep(600)")
-    monkeypatch.setattr("launch.players.ROOT", tmp_path)
-    player = Local(tmp_path, [])
-    monkeypatch.setattr("launch.players.time.sleep", lambda seconds: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("launch.drill_runner.ROOT", tmp_path)
+    player = LocalRunner(tmp_path, [])
+    monkeypatch.setattr("launch.drill_runner.time.sleep", lambda seconds: (_ for _ in ()).throw(KeyboardInterrupt))
     (tmp_path / "uninterrupted").mkdir()
     with pytest.raises(KeyboardInterrupt):
-        player.start(WHOLE, player.command(WHOLE), tmp_path, "")
+        player.start(REFERENCE, player.command(REFERENCE), tmp_path, "")
     player.stop()
     assert player.process is not None and player.process.poll() == -9

@@ -14,10 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from core.errors import UserError
-from launch import rehearse as rehearsals
-from launch.rehearse import rehearse
-from launch.script import each_once, job_script, read_header
-from launch.submit import expected_start
+from launch.script import flags_passed_by, job_script, merge_options, read_header
+from launch.submission import expected_start
 from tests.conftest import ROOT, Door
 from tests.launch.checkout import SCRIPT, Checkout
 
@@ -79,7 +77,7 @@ def test_a_header_wins_over_the_script_and_its_commands_are_kept(checkout: Check
     ],
 )
 def test_each_option_is_asked_for_once(lines: list[str], kept: list[str]) -> None:
-    found = each_once([("# one", [f"#SBATCH {lines[0]}"]), ("# two", [f"#SBATCH {line}" for line in lines[1:]])])
+    found = merge_options([("# one", [f"#SBATCH {lines[0]}"]), ("# two", [f"#SBATCH {line}" for line in lines[1:]])])
     assert [line.removeprefix("#SBATCH ") for line in found if line.startswith("#SBATCH")] == kept
     assert ("# one" in found) == (lines[0] in kept)
 
@@ -95,36 +93,36 @@ WORDS = st.lists(
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder with a script in its snapshot, whose Python writes down what it is given."""
-    desk = tmp_path_factory.mktemp("desk") / """it's a "desk" $(touch gone)"""
-    scripts = desk / "code" / "job_scripts"
+    folder = tmp_path_factory.mktemp("folder") / """it's a "folder" $(touch gone)"""
+    scripts = folder / "code" / "job_scripts"
     scripts.mkdir(parents=True)
     for name in ("environment.sh", "under_slurm.sh"):
         shutil.copy(ROOT / "job_scripts" / name, scripts / name)
     (scripts / "a $(touch gone) 'b'.sh").write_text('exec python train_model.py "$@"\n')
-    (desk / "bin").mkdir()
-    (desk / "bin" / "python").write_text('#!/bin/bash\nprintf "%s\\0" "$@" > "$EBT_JOB_RUN_DIR/heard"\n')
-    (desk / "bin" / "python").chmod(0o755)
-    return desk
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").write_text('#!/bin/bash\nprintf "%s\\0" "$@" > "$EBT_JOB_RUN_DIR/heard"\n')
+    (folder / "bin" / "python").chmod(0o755)
+    return folder
 
 
 @settings(max_examples=60, deadline=None)
 @given(words=WORDS)
 @example(words=["x" * 300, "é 漢字 \u202e", "a\n#SBATCH --partition=urgent\n", "-n", "--", ""])
-def test_words_reach_the_run_as_they_were_typed(desk: Path, words: list[str]) -> None:
+def test_words_reach_the_run_as_they_were_typed(folder: Path, words: list[str]) -> None:
     script = "job_scripts/a $(touch gone) 'b'.sh"
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(desk), "EBT_STEP_OF": "none"}  # it is known to be no job
-    assert rehearse(desk / "code" / script, words, environment, in_a_job=True) == words
-    entering = [f'export VIRTUAL_ENV=x PATH={shlex.quote(str(desk / "bin"))}:"$PATH"']
-    made = desk / "job_script.slurm"
-    text = job_script(read_header(ROOT, "local_cpu"), script, "text\n", words, desk, entering)
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "EBT_STEP_OF": "none"}  # it is known to be no job
+    assert flags_passed_by(folder / "code" / script, words, environment, in_a_job=True) == words
+    entering = [f'export VIRTUAL_ENV=x PATH={shlex.quote(str(folder / "bin"))}:"$PATH"']
+    made = folder / "job_script.slurm"
+    text = job_script(read_header(ROOT, "local_cpu"), script, "text\n", words, folder, entering)
     made.write_bytes(text.encode())
-    done = subprocess.run(["bash", str(made)], cwd=desk, env=environment, capture_output=True, text=True)
+    done = subprocess.run(["bash", str(made)], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr and not done.stdout
-    heard = (desk / "heard").read_bytes().decode().split("\0")[:-1]
+    heard = (folder / "heard").read_bytes().decode().split("\0")[:-1]
     assert heard == ["train_model.py", *words]
-    assert not list(desk.parent.rglob("gone")), "nothing of it was executed"
+    assert not list(folder.parent.rglob("gone")), "nothing of it was executed"
 
 
 # -- what a person can get wrong -------------------------------------------------------------------------------------
@@ -183,10 +181,10 @@ def test_texts_that_are_none(checkout: Checkout) -> None:
 
 
 def test_a_script_that_never_comes_to_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsals, "PATIENCE", 0.3)
+    monkeypatch.setattr("launch.script.SCRIPT_TIMEOUT_SECONDS", 0.3)
     (tmp_path / "slow.sh").write_text("sleep 60\n")
     with pytest.raises(UserError, match=r"slow.sh did not come to train_model.py within 0.3 s"):
-        rehearse(tmp_path / "slow.sh", [], dict(os.environ), in_a_job=True)
+        flags_passed_by(tmp_path / "slow.sh", [], dict(os.environ), in_a_job=True)
 
 
 def test_bytes_that_are_no_text(checkout: Checkout) -> None:
@@ -202,7 +200,7 @@ def test_a_run_that_goes_on_has_its_script_already(checkout: Checkout) -> None:
     (checkout.run / "checkpoints" / "step_00000001.ckpt").touch()
     said = checkout.execute(SCRIPT, "--resume_training_ckpt", "last", status=2)
     own = shlex.quote(str(checkout.run / "job_script.slurm"))
-    assert f"--resume_training_ckpt goes on in run {checkout.run.name}, which is kept already: bash {own}." in said
+    assert f"--resume_training_ckpt resumes run {checkout.run.name}, which is kept already: bash {own}." in said
 
 
 # -- Slurm that is not there, or says no -----------------------------------------------------------------------------

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.examination import environment
-from launch.rehearse import active_environment
-from launch.script import Header, job_script
+from launch.doctor import check_python_of_jobs
+from launch.script import Header, active_environment, job_script
 from tests.conftest import ROOT
 
 NAME = "job_scripts/headers/mine.slurm"
@@ -104,4 +103,4 @@ def test_a_conda_environment_is_entered_with_its_activate_scripts(run: Path, mon
 
 def test_the_doctor_takes_the_python_of_a_container_for_meant() -> None:
     process = {"python": "/usr", "words": "apptainer exec x.sif python"}
-    assert environment([process]).found == "what the header says: apptainer exec x.sif python"
+    assert check_python_of_jobs([process]).message == "what the header says: apptainer exec x.sif python"

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from core.errors import UserError
-from launch import limits
-from launch.limits import check_limits
-from tests.launch.desk import Desk
-from tests.launch.written import Programs, programs
+from launch.resources import check_limits
+from tests.launch.launcher import Launcher
+from tests.launch.run_folders import Programs, programs
 
 __all__ = ["programs"]
 
@@ -90,7 +89,7 @@ def test_a_qos_and_that_of_the_partition(programs: Programs) -> None:
 @pytest.mark.parametrize("sacctmgr", ["exit 1", "exec sleep 60", "echo lab; echo 'x|y|z|w'; echo '||||'", "echo '|||'"])
 def test_what_does_not_answer_is_no_limit(programs: Programs, monkeypatch: pytest.MonkeyPatch, sacctmgr: str) -> None:
     Accounts(programs)
-    monkeypatch.setattr(limits, "PATIENCE", 0.3)
+    monkeypatch.setattr("launch.resources.LIMIT_TIMEOUT_SECONDS", 0.3)
     programs.put("sacctmgr", sacctmgr)
     assert not refused(9000)
 
@@ -105,13 +104,13 @@ def test_a_cluster_that_enforces_nothing_is_not_asked(programs: Programs) -> Non
 
 
 def test_nothing_is_made_of_a_sweep_that_is_too_large(tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "desk")
-    desk.program("sbatch", "echo 7")
-    desk.program("squeue", "")
-    desk.program("scontrol", "echo 'MaxJobCount = 3'")
-    file = desk.file("two.yaml", "base: {no_wandb: true}\ngrid: {seed: [1, 2]}\n")
-    said = desk.launch("sweep", file, "--evaluate", status=2)
+    launcher = Launcher(tmp_path / "launcher")
+    launcher.program("sbatch", "echo 7")
+    launcher.program("squeue", "")
+    launcher.program("scontrol", "echo 'MaxJobCount = 3'")
+    file = launcher.file("two.yaml", "base: {no_wandb: true}\ngrid: {seed: [1, 2]}\n")
+    said = launcher.launch("sweep", file, "--evaluate", status=2)
     assert (
         "The sweep would be 4 jobs, and MaxJobCount of the cluster allows 3 at a time: cut the file into parts" in said
     )
-    assert not desk.logs.exists()
+    assert not launcher.logs.exists()

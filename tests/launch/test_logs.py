@@ -13,8 +13,8 @@ import pytest
 from core.files import append_row
 from launch import logs as following
 from launch.__main__ import main
-from runs.console import START, start_mark
-from tests.launch.written import Programs, began, ended, logs, programs, stamp, write_run
+from runs.process import ATTEMPT_MARK, attempt_mark
+from tests.launch.run_folders import Programs, began, ended, logs, programs, stamp, write_run
 
 __all__ = ["logs", "programs"]
 
@@ -109,8 +109,8 @@ def test_mistakes(run: Path, logs: Path, capsys: Any, words: list[str], sentence
 def test_following_through_a_requeue_to_the_end(
     logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "PAUSE", 0.02)
-    monkeypatch.setattr(following, "ASKED", 0.0)
+    monkeypatch.setattr(following, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(following, "SLURM_INTERVAL", 0.0)
     programs.queue("7|RUNNING|None|n1|main|N/A")
     run = write_run(logs, "one", submission={"state": "released", "job": "7", "time": stamp(100)}, job={"job": "7"})
     log, attempts = run / "slurm-7.log", run / "attempts.jsonl"
@@ -170,9 +170,9 @@ def test_the_mark_is_read_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> N
     inside: Callable[[str, str], None] = monkeypatch.setenv
     for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
         monkeypatch.delenv(name, raising=False)
-    assert (found := START.fullmatch(start_mark())) and found["job"] is None
+    assert (found := ATTEMPT_MARK.fullmatch(attempt_mark())) and found["job"] is None
     inside("SLURM_JOB_ID", "9")
-    assert (found := START.fullmatch(start_mark())) and found["job"] == "9"
+    assert (found := ATTEMPT_MARK.fullmatch(attempt_mark())) and found["job"] == "9"
     inside("SLURM_ARRAY_JOB_ID", "7")
     inside("SLURM_ARRAY_TASK_ID", "3")
-    assert (found := START.fullmatch(start_mark())) and found["job"] == "7_3"
+    assert (found := ATTEMPT_MARK.fullmatch(attempt_mark())) and found["job"] == "7_3"

@@ -14,83 +14,86 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import UserError
-from launch.queue import add, read_commands
-from launch.queue_worker import Job, Worker, jobs
-from tests.launch.desk import Desk, wait
+from launch.queue import QueueJob, Worker, add, queue_jobs, read_commands
+from tests.launch.launcher import Launcher, wait
 
 LONG = "python train_model.py --run_name long --no_wandb"
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path / "it's a desk")
+def launcher(tmp_path: Path) -> Launcher:
+    return Launcher(tmp_path / "it's a launcher")
 
 
-def states(desk: Desk) -> list[str]:
-    return [job.state for job in jobs(desk.logs)]
+def states(launcher: Launcher) -> list[str]:
+    return [job.state for job in queue_jobs(launcher.logs)]
 
 
-def worker_of(desk: Desk) -> int:
-    return int(json.loads((desk.logs / "queue" / "worker.json").read_bytes())["process"])
+def worker_of(launcher: Launcher) -> int:
+    return int(json.loads((launcher.logs / "queue" / "worker.json").read_bytes())["process"])
 
 
-def test_jobs_run_in_their_order_and_are_never_executed_by_a_shell(desk: Desk) -> None:
-    file = desk.file("night.txt", "# tonight\necho 'a  b' '$(touch gone)'\n\nfalse\nsh -c 'echo $PPID; pwd' # where\n")
-    said = desk.launch("queue", file)
+def test_jobs_run_in_their_order_and_are_never_executed_by_a_shell(launcher: Launcher) -> None:
+    file = launcher.file(
+        "night.txt", "# tonight\necho 'a  b' '$(touch gone)'\n\nfalse\nsh -c 'echo $PPID; pwd' # where\n"
+    )
+    said = launcher.launch("queue", file)
     assert "3 jobs are in the queue" in said and "the queue runs in the background (process " in said
-    wait("its end", lambda: states(desk) == ["done", "failed", "done"])
-    first, _, third = jobs(desk.logs)
-    assert first.log.read_text() == "a  b $(touch gone)\n" and not list(desk.root.rglob("gone"))
-    assert third.log.read_text() == f"{worker_of(desk)}\n{desk.root}\n"
-    wait("the end of the process", lambda: "the queue runs" not in desk.launch("queue", "status"))
-    said = desk.launch("queue", "status")
+    wait("its end", lambda: states(launcher) == ["done", "failed", "done"])
+    first, _, third = queue_jobs(launcher.logs)
+    assert first.log.read_text() == "a  b $(touch gone)\n" and not list(launcher.root.rglob("gone"))
+    assert third.log.read_text() == f"{worker_of(launcher)}\n{launcher.root}\n"
+    wait("the end of the process", lambda: "the queue runs" not in launcher.launch("queue", "status"))
+    said = launcher.launch("queue", "status")
     assert "echo 'a  b' '$(touch gone)'" in said and "failed" in said and "000001.log" in said
-    assert "the queue is empty" in desk.launch("queue", "start")
-    assert "the queue does not run" in desk.launch("queue", "stop")
+    assert "the queue is empty" in launcher.launch("queue", "start")
+    assert "the queue does not run" in launcher.launch("queue", "stop")
 
 
-def test_it_stops_when_told_and_goes_on_later(desk: Desk) -> None:
-    desk.tell("waits", "long")
-    desk.launch("queue", "add", *LONG.split(), "--seed", "-1", status=2)
-    desk.launch("queue", "add", *LONG.split())
-    assert "1 job is in the queue\nthe queue runs" in desk.launch("queue", "add", "echo", "add", "--logs_dir", "x")
-    wait("its start", lambda: len(desk.begun("long")) == 1)
-    (begun,) = desk.begun("long")
+def test_it_stops_when_told_and_goes_on_later(launcher: Launcher) -> None:
+    launcher.tell("waits", "long")
+    launcher.launch("queue", "add", *LONG.split(), "--seed", "-1", status=2)
+    launcher.launch("queue", "add", *LONG.split())
+    assert "1 job is in the queue\nthe queue runs" in launcher.launch("queue", "add", "echo", "add", "--logs_dir", "x")
+    wait("its start", lambda: len(launcher.begun("long")) == 1)
+    (begun,) = launcher.begun("long")
     assert begun["session"] != os.getsid(0), "the end of a terminal is not its end"
-    assert begun["code"].startswith(str(desk.runs()[0].path)), "it runs the code as it was"
-    said = desk.launch("queue", "stop")
-    assert "stopped; 2 jobs are left, and python -m launch queue goes on with them" in said
-    assert states(desk) == ["waiting", "waiting"] and desk.runs()[0].state == "interrupted"
-    assert "the queue does not run: python -m launch queue goes on with what is left" in desk.launch("queue", "status")
-    desk.launch("queue")
-    wait("its end", lambda: states(desk) == ["done", "done"])
-    assert [row["first_step"] for row in desk.begun("long")] == [0, 1], "it went on in its folder"
-    assert jobs(desk.logs)[1].log.read_text() == "add --logs_dir x\n"
+    assert begun["code"].startswith(str(launcher.runs()[0].path)), "it runs the code as it was"
+    said = launcher.launch("queue", "stop")
+    assert "stopped; 2 jobs are left, and python -m launch queue continues with them" in said
+    assert states(launcher) == ["waiting", "waiting"] and launcher.runs()[0].state == "interrupted"
+    assert "the queue does not run: python -m launch queue continues with what is left" in launcher.launch(
+        "queue", "status"
+    )
+    launcher.launch("queue")
+    wait("its end", lambda: states(launcher) == ["done", "done"])
+    assert [row["first_step"] for row in launcher.begun("long")] == [0, 1], "it went on in its folder"
+    assert queue_jobs(launcher.logs)[1].log.read_text() == "add --logs_dir x\n"
 
 
-def test_a_queue_that_is_killed_goes_on_and_does_not_begin_a_job_twice(desk: Desk) -> None:
-    desk.tell("waits", "long")
-    desk.launch("queue", "add", *LONG.split())
-    wait("its start", lambda: len(desk.begun("long")) == 1)
-    os.kill(worker_of(desk), signal.SIGKILL)
-    wait("its death", lambda: "the queue does not run" in desk.launch("queue", "status"))
-    desk.launch("queue")
-    wait("the next one", lambda: "the queue runs" in desk.launch("queue", "status"))
-    assert len(desk.begun("long")) == 1, "the job of the one before it lives"
-    os.killpg(jobs(desk.logs)[0].record["process"], signal.SIGKILL)  # as a reboot does
-    wait("its end", lambda: states(desk) == ["done"])
-    assert len(desk.begun("long")) == 2 and desk.runs()[0].state == "finished"
+def test_a_queue_that_is_killed_goes_on_and_does_not_begin_a_job_twice(launcher: Launcher) -> None:
+    launcher.tell("waits", "long")
+    launcher.launch("queue", "add", *LONG.split())
+    wait("its start", lambda: len(launcher.begun("long")) == 1)
+    os.kill(worker_of(launcher), signal.SIGKILL)
+    wait("its death", lambda: "the queue does not run" in launcher.launch("queue", "status"))
+    launcher.launch("queue")
+    wait("the next one", lambda: "the queue runs" in launcher.launch("queue", "status"))
+    assert len(launcher.begun("long")) == 1, "the job of the one before it lives"
+    os.killpg(queue_jobs(launcher.logs)[0].record["process"], signal.SIGKILL)  # as a reboot does
+    wait("its end", lambda: states(launcher) == ["done"])
+    assert len(launcher.begun("long")) == 2 and launcher.runs()[0].state == "finished"
 
 
-def test_only_one_works(desk: Desk) -> None:
-    desk.tell("waits", "long")
-    desk.launch("queue", "add", *LONG.split())
-    wait("its start", lambda: len(desk.begun("long")) == 1)
-    process = worker_of(desk)
-    desk.launch("queue", "work")
-    desk.launch("queue", "start")
-    assert worker_of(desk) == process and len(desk.begun("long")) == 1
-    desk.launch("queue", "stop")
+def test_only_one_works(launcher: Launcher) -> None:
+    launcher.tell("waits", "long")
+    launcher.launch("queue", "add", *LONG.split())
+    wait("its start", lambda: len(launcher.begun("long")) == 1)
+    process = worker_of(launcher)
+    launcher.launch("queue", "work")
+    launcher.launch("queue", "start")
+    assert worker_of(launcher) == process and len(launcher.begun("long")) == 1
+    launcher.launch("queue", "stop")
 
 
 @pytest.mark.parametrize(
@@ -111,13 +114,13 @@ def test_only_one_works(desk: Desk) -> None:
         ),
     ],
 )
-def test_files_that_cannot_be_queued(desk: Desk, text: str, sentences: list[str]) -> None:
-    said = desk.launch("queue", desk.file("night.txt", text), status=2)
+def test_files_that_cannot_be_queued(launcher: Launcher, text: str, sentences: list[str]) -> None:
+    said = launcher.launch("queue", launcher.file("night.txt", text), status=2)
     assert all(sentence in said for sentence in sentences), said
-    assert not desk.logs.exists(), "all of them, or none"
+    assert not launcher.logs.exists(), "all of them, or none"
 
 
-def test_mistakes_at_the_door(desk: Desk) -> None:
+def test_mistakes_at_the_door(launcher: Launcher) -> None:
     for words, sentence in {
         (
             "nosuchfile",
@@ -125,12 +128,14 @@ def test_mistakes_at_the_door(desk: Desk) -> None:
         ("add",): "add is not followed by a command: python -m launch queue add python train_model.py FLAGS.",
         ("status", "x"): "unrecognized arguments: x",
     }.items():
-        assert sentence in desk.launch("queue", *words, status=2)
-    (desk.root / "bytes.txt").write_bytes(b"\xff")
-    assert "FILE is 'bytes.txt': it is not a UTF-8 text; write a command a line." in desk.launch(
+        assert sentence in launcher.launch("queue", *words, status=2)
+    (launcher.root / "bytes.txt").write_bytes(b"\xff")
+    assert "FILE is 'bytes.txt': it is not a UTF-8 text; write a command a line." in launcher.launch(
         "queue", "bytes.txt", status=2
     )
-    assert "the queue is empty: python -m launch queue FILE adds the jobs of a file" in desk.launch("queue", "status")
+    assert "the queue is empty: python -m launch queue FILE adds the jobs of a file" in launcher.launch(
+        "queue", "status"
+    )
 
 
 def test_a_folder_that_cannot_be_written_to() -> None:
@@ -175,7 +180,7 @@ def test_every_open_job_ends_and_no_other_is_touched(tmp_path_factory: pytest.Te
         (logs / "queue" / f"{number:06}.json").write_text(json.dumps(record))
     Worker(logs).work()
     words = {0: "done", 1: "failed", 75: "stopped"}
-    for job, (state, has_run, status) in zip(jobs(logs), ends, strict=True):
+    for job, (state, has_run, status) in zip(queue_jobs(logs), ends, strict=True):
         again = state == "waiting" or (state == "running" and has_run)
         assert job.state == (words[status] if again else "failed" if state == "running" else state)
 
@@ -183,5 +188,7 @@ def test_every_open_job_ends_and_no_other_is_touched(tmp_path_factory: pytest.Te
 def test_a_damaged_file_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "queue").mkdir()
     (tmp_path / "queue" / "000001.json").write_text("{")
-    assert [job.state for job in jobs(tmp_path)] == ["damaged"] and Job(tmp_path / "queue" / "000002.json").record == {}
+    assert [job.state for job in queue_jobs(tmp_path)] == ["damaged"] and QueueJob(
+        tmp_path / "queue" / "000002.json"
+    ).record == {}
     Worker(tmp_path).work()

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import launch.players
+import launch.drill_runner
 from core.files import append_row, write_json
 from launch.__main__ import main
-from launch.random_drill import CLOCKS, Deck
-from launch.sessions import AS_JOBS, HERE, Interruption, LocalSession
-from runs.reading import Run
+from launch.random_drill import CLOCKS, LOCAL_KINDS, SLURM_KINDS, Interruption, InterruptionPool, LocalInterruptedRun
+from runs.run import Run
 from tests.conftest import TINY
 
 # A run without torch: it saves every 13 steps and when it is told to end, and goes on from what it saved last.
@@ -63,26 +62,26 @@ def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> None:
-    text = STAND_IN.replace("ROOT", repr(str(launch.players.ROOT))).replace("FAULT", fault)
+    text = STAND_IN.replace("ROOT", repr(str(launch.drill_runner.ROOT))).replace("FAULT", fault)
     (folder / "train_model.py").write_text(text)
-    monkeypatch.setattr("launch.players.ROOT", folder)
+    monkeypatch.setattr("launch.drill_runner.ROOT", folder)
 
 
 def test_a_seed_draws_the_same_again() -> None:
-    one, same, other = (Deck(40, seed, HERE).left for seed in (3, 3, 4))
+    one, same, other = (InterruptionPool(40, seed, LOCAL_KINDS).remaining for seed in (3, 3, 4))
     assert one == same != other
-    assert {drawn.kind for drawn in one} == set(HERE) and {drawn.clock for drawn in one} == set(CLOCKS)
+    assert {drawn.kind for drawn in one} == set(LOCAL_KINDS) and {drawn.clock for drawn in one} == set(CLOCKS)
     assert all(drawn.clock == "steps" for drawn in one if drawn.kind == "hung")
-    assert {"requeued", "cancelled"} <= set(AS_JOBS) - set(HERE), "what only Slurm does"
+    assert {"requeued", "cancelled"} <= set(SLURM_KINDS) - set(LOCAL_KINDS), "what only Slurm does"
 
 
 def test_one_that_came_too_late_comes_earlier_the_next_time() -> None:
-    deck = Deck(1, 0, HERE)
-    drawn = deck.draw()
-    assert drawn is not None and deck.draw() is None
+    deck = InterruptionPool(1, 0, LOCAL_KINDS)
+    drawn = deck.take()
+    assert drawn is not None and deck.take() is None
     before = drawn.share
-    deck.give_back(drawn)
-    assert deck.draw() is drawn and drawn.share < before
+    deck.put_back(drawn)
+    assert deck.take() is drawn and drawn.share < before
 
 
 def test_every_kind_is_survived(
@@ -94,7 +93,7 @@ def test_every_kind_is_survived(
     assert said.out.startswith("12 interruptions, seed 8, on this machine; files in ")
     words = " ".join(said.out.split())
     assert " 12 interruptions of " in words and ": every run is the same, bit for bit, as the one that nobody" in words
-    for kind in {drawn.kind for drawn in Deck(12, 8, HERE).left}:
+    for kind in {drawn.kind for drawn in InterruptionPool(12, 8, LOCAL_KINDS).remaining}:
         assert f"{kind}, " in said.err
     assert list((tmp_path / "logs").iterdir()) == [], "nothing is left of it"
 
@@ -103,31 +102,31 @@ def test_a_run_that_differs_is_told_with_the_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in(tmp_path, monkeypatch, "+ 1e-9 * (attempt > 1)")
-    monkeypatch.setattr("launch.sessions.HERE", {"time limit (SIGUSR1)": ("USR1",)})
+    monkeypatch.setattr("launch.random_drill.LOCAL_KINDS", {"time limit (SIGUSR1)": ("USR1",)})
     monkeypatch.setattr("launch.random_drill.CLOCKS", ("steps",))
     assert main(["drill", "--random", "1", "--seed", "5", "--logs_dir", str(tmp_path / "logs")]) == 1
     words = " ".join(capsys.readouterr().out.split())
-    (desk,) = (tmp_path / "logs").iterdir()
+    (work_dir,) = (tmp_path / "logs").iterdir()
     assert ": 1 failed. fail: run_1: step " in words and ": train_loss is 0." in words
-    assert f"The runs and their logs are kept in {desk}; again: --random 1 --seed 5." in words
+    assert f"The runs and their logs are kept in {work_dir}; again: --random 1 --seed 5." in words
 
 
 def test_a_run_that_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train_model.py").write_text("raise SystemExit('no memory')")
-    monkeypatch.setattr("launch.players.ROOT", tmp_path)
+    monkeypatch.setattr("launch.drill_runner.ROOT", tmp_path)
     assert main(["drill", "--random", "2", "--logs_dir", str(tmp_path / "logs")]) == 1
     assert "fail: uninterrupted: it did not finish: no memory" in capsys.readouterr().out
 
 
 def test_an_end_that_no_signal_explains_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train_model.py").write_text("raise SystemExit('a bug')")
-    monkeypatch.setattr("launch.players.ROOT", tmp_path)
-    session = LocalSession(tmp_path, "run_1", [])
+    monkeypatch.setattr("launch.drill_runner.ROOT", tmp_path)
+    session = LocalInterruptedRun(tmp_path, "run_1", [])
     session.begin()
     assert session.process.wait() == 1
-    session.go_on(Interruption("preempted (SIGTERM)", "start", 0.5))
+    session.resume(Interruption("preempted (SIGTERM)", "start", 0.5))
     assert session.problem == "preempted (SIGTERM) ended it with status 1: a bug"
 
 
@@ -137,10 +136,10 @@ def test_what_attempts_say_is_judged(tmp_path: Path) -> None:
     write_json(folder / "config.json", {})
     append_row(folder / "attempts.jsonl", {"attempt": 1, "cause": "time limit", "steps_lost": 0})
     append_row(folder / "metrics.jsonl", {"step": 1, "train_loss": 1.0})
-    session = LocalSession(tmp_path, "run_1", [])
-    assert session.judge(Run(folder)) is None
+    session = LocalInterruptedRun(tmp_path, "run_1", [])
+    assert session.check(Run(folder)) is None
     append_row(folder / "attempts.jsonl", {"attempt": 2, "cause": "error: ValueError", "steps_lost": 0})
-    assert session.judge(Run(folder)) == "attempts.jsonl says 'error: ValueError' of attempt 2"
+    assert session.check(Run(folder)) == "attempts.jsonl says 'error: ValueError' of attempt 2"
 
 
 def test_real_runs(

@@ -10,10 +10,10 @@ import pytest
 
 from config.settings import Trainer
 from core.errors import UserError
-from launch.resources import asked_for, check_placement, read_resources
-from launch.script import as_line, each_once
+from launch.resources import check_placement, read_resources, requested_options
+from launch.script import merge_options, option_line
 from tests.launch.checkout import SCRIPT
-from tests.launch.desk import Desk
+from tests.launch.launcher import Launcher
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,14 @@ def test_the_last_of_a_name_counts_in_every_spelling() -> None:
 
 def test_they_win_over_what_says_the_same_in_another_way() -> None:
     header = ["#SBATCH --mem=4G", "#SBATCH --gres=gpu:4", "#SBATCH --gres=nvme:1", "#SBATCH --time=1"]
-    own = [as_line(word) for word in ("mem-per-cpu=2G", "gpus-per-node=2", 'comment=it is "so"')]
-    assert each_once([("# one:", header), ("# two:", own)]) == [
+    own = [option_line(word) for word in ("mem-per-cpu=2G", "gpus-per-node=2", 'comment=it is "so"')]
+    assert merge_options([("# one:", header), ("# two:", own)]) == [
         *("# one:", "#SBATCH --gres=nvme:1", "#SBATCH --time=1", "# two:", "#SBATCH --mem-per-cpu=2G"),
         *("#SBATCH --gpus-per-node=2", '#SBATCH --comment="it is \\"so\\""'),
     ]
-    assert len(each_once([("", ["#SBATCH --gres=gpu:4", "#SBATCH --gpus-per-task=1"])])) == 2, "one and the same header"
+    assert len(merge_options([("", ["#SBATCH --gres=gpu:4", "#SBATCH --gpus-per-task=1"])])) == 2, (
+        "one and the same header"
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,20 +111,20 @@ def test_processes_and_gpus_that_do_not_fit(asked: str, sentence: str) -> None:
 
 def test_the_lines_are_read_as_sbatch_reads_them() -> None:
     lines = ["#SBATCH -N 1 --mem 4G", "#SBATCH --nodes=2 --exclusive --comment='-N 5'", "#SBATCH -n4", "#SBATCH '"]
-    assert asked_for(lines) == {"nodes": "2", "mem": "4G", "exclusive": "", "comment": "-N 5", "ntasks": "4"}
+    assert requested_options(lines) == {"nodes": "2", "mem": "4G", "exclusive": "", "comment": "-N 5", "ntasks": "4"}
 
 
 @pytest.fixture
-def slurm(tmp_path: Path) -> Desk:
+def slurm(tmp_path: Path) -> Launcher:
     """A Slurm that takes everything and notes what sbatch is told."""
-    desk = Desk(tmp_path / "desk")
-    desk.program("sbatch", f'echo "$@" >> {shlex.quote(str(desk.programs))}/told; echo Submitted batch job 7')
-    desk.program("squeue", "")
-    desk.program("scontrol", "true")
-    return desk
+    launcher = Launcher(tmp_path / "launcher")
+    launcher.program("sbatch", f'echo "$@" >> {shlex.quote(str(launcher.programs))}/told; echo Submitted batch job 7')
+    launcher.program("squeue", "")
+    launcher.program("scontrol", "true")
+    return launcher
 
 
-def test_every_door_takes_them_and_resubmit_keeps_them(slurm: Desk) -> None:
+def test_every_door_takes_them_and_resubmit_keeps_them(slurm: Launcher) -> None:
     own = ["--slurm", "nodes=2", "--slurm=time=3:00"]
     slurm.program("sbatch", f'echo "$@" >> {shlex.quote(str(slurm.programs))}/told; echo 7')
     slurm.execute("local_cpu", SCRIPT, *own, "--run_name", "one")
@@ -134,7 +136,7 @@ def test_every_door_takes_them_and_resubmit_keeps_them(slurm: Desk) -> None:
     told = (slurm.programs / "told").read_text().splitlines()
     assert told[0] == "--test-only --nodes=2 --time=3:00", "they win over SBATCH_* of the environment, too"
     assert told[1].startswith("--hold --parsable --nodes=2 --time=3:00 ")
-    assert "goes on from step 0" in slurm.launch("requeue", "one")
+    assert "resumes from step 0" in slurm.launch("requeue", "one")
     assert (slurm.programs / "told").read_text().splitlines()[2:] == told
     slurm.launch("resubmit", "one", "--slurm", "time=4:00", "--set", "run_name=two")
     second = slurm.run_named("two")
@@ -142,7 +144,7 @@ def test_every_door_takes_them_and_resubmit_keeps_them(slurm: Desk) -> None:
     assert "--time=4:00\n" in (second.path / "job_script.slurm").read_text()
 
 
-def test_submit_and_sweep(slurm: Desk) -> None:
+def test_submit_and_sweep(slurm: Launcher) -> None:
     slurm.launch("submit", "--slurm", "mem_per_cpu=2G", "--header", "local_cpu", "--run_name", "one")
     run = slurm.run_named("one")
     made = (run.path / "job_script.slurm").read_text()
@@ -177,13 +179,13 @@ def test_submit_and_sweep(slurm: Desk) -> None:
         ),
     ],
 )
-def test_where_they_are_of_no_use(slurm: Desk, words: list[str], sentence: str) -> None:
+def test_where_they_are_of_no_use(slurm: Launcher, words: list[str], sentence: str) -> None:
     said = slurm.launch(*words, "--slurm", "nodes=2", status=2)
     assert sentence in said
     assert not slurm.logs.exists()
 
 
-def test_a_snapshot_that_does_not_know_them(slurm: Desk) -> None:
+def test_a_snapshot_that_does_not_know_them(slurm: Launcher) -> None:
     slurm.program("sbatch", "echo 7")
     slurm.execute("local_cpu", SCRIPT, "--run_name", "old")
     run = slurm.run_named("old").path

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from config import parse_command_line
 from core.errors import UserError
-from launch.resubmit import changed, judged_changes, typed_flags
-from runs.reading import Run
+from launch.control import read_setting_changes, typed_flags, with_changes
+from runs.run import Run
 from tests.launch.checkout import SCRIPT, Checkout
 
 
@@ -29,7 +29,7 @@ def checkout(tmp_path: Path) -> Checkout:
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """One with a run of this machine."""
-    made = Checkout(tmp_path_factory.mktemp("desk") / "check out")
+    made = Checkout(tmp_path_factory.mktemp("work_dir") / "check out")
     made.execute(SCRIPT, "--run_name", "here")
     return made
 
@@ -128,12 +128,12 @@ def test_a_run_without_a_snapshot_takes_the_checkout(checkout: Checkout) -> None
     [
         ("max_steps", "--set is max_steps: write FLAG=VALUE, such as --set max_steps=2000."),
         ("no_wandb=1", "--set is no_wandb=1: no_wandb is a switch; write no_wandb=true or =false."),
-        ("logs_dir=x", "--set is logs_dir=x: a new run begins anew, beside the old one; leave it out."),
+        ("logs_dir=x", "--set is logs_dir=x: a new run starts from step 0, beside the old one; leave it out."),
     ],
 )
 def test_mistakes(word: str, sentence: str) -> None:
     with pytest.raises(UserError) as error:
-        judged_changes(["seed=1", word])
+        read_setting_changes(["seed=1", word])
     assert str(error.value) == sentence
 
 
@@ -153,8 +153,10 @@ FLAGS = {
 
 @given(st.fixed_dictionaries({}, optional=FLAGS), st.fixed_dictionaries({}, optional=FLAGS))
 def test_the_last_change_counts(first: dict[str, str], second: dict[str, str]) -> None:
-    words = changed(changed(["--max_steps", "7", "--no_wandb"], first), second)
-    config = parse_command_line(changed(words, judged_changes([f"{name}={value}" for name, value in second.items()])))
+    words = with_changes(with_changes(["--max_steps", "7", "--no_wandb"], first), second)
+    config = parse_command_line(
+        with_changes(words, read_setting_changes([f"{name}={value}" for name, value in second.items()]))
+    )
     wanted = {"max_steps": "7", "no_wandb": "true", "deterministic": "false", "run_name": "default"} | first | second
     assert config.trainer.max_steps == int(wanted["max_steps"]) and config.run.run_name == wanted["run_name"]
     assert config.logging.no_wandb == (wanted["no_wandb"] == "true")

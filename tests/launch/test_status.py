@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launch import slurm
 from launch.__main__ import main
-from launch.slurm import FIELDS, GONE, STATES, WAITS, Answer, Job, read_jobs, standing
-from launch.status import compact, moment
-from runs.reading import Run, shortened
-from tests.launch.written import Programs, began, ended, logs, programs, stamp, write_run
+from launch.slurm import OVER, PENDING, SQUEUE_FIELDS, STATES, Job, RunStatus, SlurmJobs, read_jobs, status_of
+from launch.status import compact, short_time
+from runs.run import Run, shortened
+from runs.slurm import run_slurm
+from tests.launch.run_folders import Programs, began, ended, logs, programs, stamp, write_run
 
 __all__ = ["logs", "programs"]
 SOON = "2099-01-01T00:00:00"
@@ -102,7 +102,7 @@ def test_a_state_of_two_witnesses(
     programs.queue(queue.replace("HOUR_AGO", hour_ago()).replace("NOW", now))
     write_run(logs, "one", *attempts, submission=submission, heartbeat=BEAT | {"time": time.time() - 665})
     found = row(capsys, logs)
-    text = str(slurm.Standing(found["state"], found["detail"] or ""))
+    text = str(RunStatus(found["state"], found["detail"] or ""))
     assert text == state or (found["state"] == "silent" and text.startswith(state))
 
 
@@ -144,7 +144,7 @@ def test_what_squeue_prints_is_read(jobs: list[tuple[str, ...]]) -> None:
 @given(st.text(max_size=200))
 def test_whatever_squeue_prints_is_read(said: str) -> None:
     for name, job in read_jobs(said).items():
-        assert name == job.name and len(FIELDS) == 6
+        assert name == job.name and len(SQUEUE_FIELDS) == 6
 
 
 ROWS = st.lists(
@@ -154,14 +154,14 @@ ROWS = st.lists(
     }),
     max_size=3,
 )  # fmt: skip
-WORDS = st.sampled_from([*GONE, *WAITS, "RUNNING", "COMPLETING", "SUSPENDED", "SOMETHING_NEW"])
+WORDS = st.sampled_from([*OVER, *PENDING, "RUNNING", "COMPLETING", "SUSPENDED", "SOMETHING_NEW"])
 
 
 @given(ROWS, WORDS, st.sampled_from(["released", "cancelled", "failed", "here", None, 3]), TEXT)
 def test_every_run_has_a_state_of_the_list(rows: list[dict[str, Any]], word: str, submitted: Any, start: str) -> None:
     run = Run(Path("nowhere/a_1_2"))
     run.__dict__.update(attempts=rows, submission={"state": submitted, "job": "7"}, job={}, heartbeat={})
-    now = standing(run, Answer({"7": Job("7", word, "None", "n1", "main", start)}))
+    now = status_of(run, SlurmJobs({"7": Job("7", word, "None", "n1", "main", start)}))
     assert now.state in STATES
 
 
@@ -193,7 +193,7 @@ def test_a_run_without_a_step_is_silent_after_a_while(
     os.utime(logs / "l", (0, time.time() - line_ago))
     monkeypatch.setattr(Run, "holder", 17 if here else 0)
     found = row(capsys, logs)
-    assert str(slurm.Standing(found["state"], found["detail"] or "")).startswith(state)
+    assert str(RunStatus(found["state"], found["detail"] or "")).startswith(state)
 
 
 # -- Slurm that is not there, or does not answer ---------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_a_controller_that_is_down(logs: Path, programs: Programs, capsys: Any, 
     write_run(logs, "one", submission=SENT)
     assert "no answer from Slurm (Unable to contact slurm controller): states are as" in shown_by(capsys, logs)
     programs.put("squeue", "sleep 60")
-    monkeypatch.setattr(slurm.ask, "__kwdefaults__", {"patience": 0.2})
+    monkeypatch.setattr(run_slurm, "__kwdefaults__", {"timeout": 0.2})
     said = " ".join(shown_by(capsys, logs).split())
     assert "Slurm's controller did not answer (squeue: nothing within 0.2 s): states are as the run" in said
 
@@ -368,8 +368,8 @@ def test_the_expected_start(logs: Path, programs: Programs, capsys: Any) -> None
     head, *rows = shown_by(capsys, logs).splitlines()
     assert [line[head.index("starts") :].split()[:1] for line in rows] == [[], [], ["2099-01-01"]]
     today = datetime.now()
-    assert moment(today.strftime("%Y-%m-%dT23:59:00")) == "23:59"
-    assert moment((today + timedelta(days=2)).strftime("%Y-%m-%dT09:05:00")).endswith(" 09:05")
+    assert short_time(today.strftime("%Y-%m-%dT23:59:00")) == "23:59"
+    assert short_time((today + timedelta(days=2)).strftime("%Y-%m-%dT09:05:00")).endswith(" 09:05")
 
 
 @given(st.floats(0, 1e15))

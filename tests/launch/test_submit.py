@@ -12,64 +12,63 @@ from pathlib import Path
 import pytest
 
 from core.errors import UserError
-from launch import cluster
-from launch.cluster import choose_cluster, largest_array
-from launch.execute import logs_flag
+from launch.slurm import choose_cluster, largest_array
+from launch.submit import logs_flag
 from tests.conftest import ROOT
-from tests.launch.desk import Desk, wait
+from tests.launch.launcher import Launcher, wait
 from tests.launch.test_executor import RECORD
 
 SCRIPT = "job_scripts/nlp/pretrain/ebt_s1.sh"
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path / "it's a desk")
+def launcher(tmp_path: Path) -> Launcher:
+    return Launcher(tmp_path / "it's a launcher")
 
 
-def test_in_the_background_of_this_machine(desk: Desk) -> None:
+def test_in_the_background_of_this_machine(launcher: Launcher) -> None:
     more = {"CUDA_VISIBLE_DEVICES": "1,3", "SLURM_JOB_ID": "9", "EBT_JOB_RUN_DIR": "/elsewhere"}
-    said = desk.launch("submit", SCRIPT, "--cluster", "local", "--run_name", "$(touch gone) it's", more=more)
-    run = desk.run
+    said = launcher.launch("submit", SCRIPT, "--cluster", "local", "--run_name", "$(touch gone) it's", more=more)
+    run = launcher.run
     assert f"run id  {run.name}\nscript  {run / 'job_script.slurm'}\nprocess " in said
     assert f"follow  python -m launch logs {run.name} -f\n" in said
     assert {file.name for file in run.iterdir()} >= RECORD
-    wait("its end", lambda: desk.runs()[0].state == "finished")
-    (begun,) = desk.begun("$(touch gone) it's")
+    wait("its end", lambda: launcher.runs()[0].state == "finished")
+    (begun,) = launcher.begun("$(touch gone) it's")
     assert begun["cuda"] == "1,3", "submitit would have hidden them"
     assert begun["session"] != os.getsid(0), "the end of a terminal is not its end"
     assert begun["code"].startswith(str(run / "code")) and "job" not in begun
-    assert desk.submission()["state"] == "here" and str(desk.submission()["process"]) in said
+    assert launcher.submission()["state"] == "here" and str(launcher.submission()["process"]) in said
     assert (run / "command.txt").read_text().startswith("python -m launch submit job_scripts/")
-    assert not list(desk.root.rglob("gone"))
+    assert not list(launcher.root.rglob("gone"))
 
 
-def test_without_gpus_chosen_all_are_seen(desk: Desk) -> None:
-    desk.launch("submit", "--cluster", "local", "--run_name", "all")
-    wait("its end", lambda: desk.runs()[0].state == "finished")
-    assert desk.begun("all")[0]["cuda"] is None
+def test_without_gpus_chosen_all_are_seen(launcher: Launcher) -> None:
+    launcher.launch("submit", "--cluster", "local", "--run_name", "all")
+    wait("its end", lambda: launcher.runs()[0].state == "finished")
+    assert launcher.begun("all")[0]["cuda"] is None
 
 
-def test_it_does_not_hold_the_terminal_and_is_told_to_end_by_a_signal(desk: Desk) -> None:
-    desk.tell("waits", "long")
+def test_it_does_not_hold_the_terminal_and_is_told_to_end_by_a_signal(launcher: Launcher) -> None:
+    launcher.tell("waits", "long")
     command = [sys.executable, "-m", "launch", "submit", "--cluster", "local", "--run_name", "long"]
     piped = shlex.join(command) + " | cat"  # cat ends when nobody has the other end of the pipe any more
-    subprocess.run(["bash", "-c", piped], cwd=desk.root, env=desk.environment(), timeout=60, check=True)
-    wait("its start", lambda: bool(desk.begun("long")))
-    os.kill(desk.submission()["process"], 15)
-    wait("its end", lambda: desk.runs()[0].state == "interrupted")
+    subprocess.run(["bash", "-c", piped], cwd=launcher.root, env=launcher.environment(), timeout=60, check=True)
+    wait("its start", lambda: bool(launcher.begun("long")))
+    os.kill(launcher.submission()["process"], 15)
+    wait("its end", lambda: launcher.runs()[0].state == "interrupted")
 
 
-def test_here_and_now(desk: Desk) -> None:
-    (desk.root / "train_model.py").write_text("import os, sys\nprint('trains in', os.getcwd())\nsys.exit(7)\n")
-    said = desk.launch("submit", "--cluster", "debug", status=7)
-    assert f"trains in {desk.run / 'code'}" in said
+def test_here_and_now(launcher: Launcher) -> None:
+    (launcher.root / "train_model.py").write_text("import os, sys\nprint('trains in', os.getcwd())\nsys.exit(7)\n")
+    said = launcher.launch("submit", "--cluster", "debug", status=7)
+    assert f"trains in {launcher.run / 'code'}" in said
 
 
-def test_a_dry_run_makes_nothing(desk: Desk) -> None:
-    said = desk.launch("submit", "--cluster", "local", "--dry_run", "--seed", "3", "--logs_dir", "else where")
+def test_a_dry_run_makes_nothing(launcher: Launcher) -> None:
+    said = launcher.launch("submit", "--cluster", "local", "--dry_run", "--seed", "3", "--logs_dir", "else where")
     assert "under_slurm bash job_scripts/train.slurm --seed 3 --logs_dir 'else where' --logs_dir " in said
-    assert not desk.logs.exists() and not (desk.root / "else where").exists()
+    assert not launcher.logs.exists() and not (launcher.root / "else where").exists()
 
 
 @pytest.mark.parametrize(
@@ -85,33 +84,33 @@ def test_a_dry_run_makes_nothing(desk: Desk) -> None:
         (["--resume_training_ckpt", "no.ckpt"], "--resume_training_ckpt is 'no.ckpt': there is no such file"),
     ],
 )
-def test_mistakes(desk: Desk, words: list[str], sentence: str) -> None:
-    assert sentence in desk.launch("submit", "--cluster", "local", *words, status=2)
-    assert "JOB_SCRIPT is 'no.sh': there is no such file" in desk.launch(
+def test_mistakes(launcher: Launcher, words: list[str], sentence: str) -> None:
+    assert sentence in launcher.launch("submit", "--cluster", "local", *words, status=2)
+    assert "JOB_SCRIPT is 'no.sh': there is no such file" in launcher.launch(
         "submit", "no.sh", "--cluster", "local", status=2
     )
-    assert not desk.logs.exists()
+    assert not launcher.logs.exists()
 
 
 # -- Slurm, played by programs of the tests' own ---------------------------------------------------------------------
 
 
 @pytest.fixture
-def slurm(desk: Desk) -> Desk:
+def slurm(launcher: Launcher) -> Launcher:
     """A Slurm that takes everything and notes what it is told."""
-    folder = shlex.quote(str(desk.programs))
+    folder = shlex.quote(str(launcher.programs))
     tested = "echo 'sbatch: Job 7 to start at 2020-01-01T00:00:00 using 1 processors on nodes n1 in partition main' >&2"
     note = (
         f'echo "$@" >> {folder}/told; [[ $1 != --test-only ]] || {{ {tested}; exit; }}; cp "${{@: -1}}" {folder}/script'
     )
-    desk.program("sbatch", f'{note}; [[ "$*" == *--parsable* ]] && echo 7 || echo "Submitted batch job 7"')
-    desk.program("squeue", "")
-    desk.program("scontrol", f'echo "$@" >> {folder}/told; [[ $1 != show ]] || echo "MaxArraySize = 2001"')
-    desk.program("srun", "")
-    return desk
+    launcher.program("sbatch", f'{note}; [[ "$*" == *--parsable* ]] && echo 7 || echo "Submitted batch job 7"')
+    launcher.program("squeue", "")
+    launcher.program("scontrol", f'echo "$@" >> {folder}/told; [[ $1 != show ]] || echo "MaxArraySize = 2001"')
+    launcher.program("srun", "")
+    return launcher
 
 
-def test_held_noted_released(slurm: Desk) -> None:
+def test_held_noted_released(slurm: Launcher) -> None:
     said = slurm.launch("submit", "--header", "local_cpu", "--run_name", "mine")
     run = slurm.run
     assert f"job id  7\nlog     {run / 'slurm-7.log'}\nstart   now, on n1\nfollow  " in said
@@ -126,11 +125,11 @@ def test_held_noted_released(slurm: Desk) -> None:
     assert (run / "submitit" / "7_submitted.pkl").is_file()
 
 
-def test_without_a_header_it_is_submitted_again_as_it_was(slurm: Desk) -> None:
+def test_without_a_header_it_is_submitted_again_as_it_was(slurm: Launcher) -> None:
     slurm.launch("submit", "--run_name", "usual", "--seed", "5")
     first = slurm.run_named("usual")
     assert first.submission["header"] is None, "what train.slurm asks for is no header"
-    assert "goes on from step 0" in slurm.launch("requeue", first.run_id)
+    assert "resumes from step 0" in slurm.launch("requeue", first.run_id)
     assert (slurm.programs / "told").read_text().splitlines()[-2].endswith(f"{first.run_id}/job_script.slurm")
     said = slurm.launch("resubmit", first.run_id, "--set", "max_steps=7")
     (second,) = (run for run in slurm.runs() if run.run_id != first.run_id)
@@ -145,24 +144,24 @@ def test_without_a_header_it_is_submitted_again_as_it_was(slurm: Desk) -> None:
     assert slurm.launch("resubmit", first.run_id, "--dry_run").count("#SBATCH --time=") == 1
 
 
-def test_what_ran_in_the_background_goes_on_and_runs_again_there(desk: Desk) -> None:
-    desk.tell("waits", "back")
-    desk.launch("submit", "--cluster", "local", "--run_name", "back")
-    wait("its start", lambda: bool(desk.begun("back")))
-    desk.launch("cancel", "back")
-    said = desk.launch("requeue", "back", more={"SLURM_JOB_ID": "9", "EBT_JOB_RUN_DIR": "/elsewhere"})
-    assert "started again as process " in said and "it goes on from step 1." in said
-    wait("its end", lambda: desk.runs()[0].state == "finished")
-    assert len(desk.begun("back")) == 2 and "job" not in desk.begun("back")[1]
-    (first,) = desk.runs()
-    said = desk.launch("resubmit", "back")
-    (again,) = (run for run in desk.runs() if run.run_id != first.run_id)
+def test_what_ran_in_the_background_goes_on_and_runs_again_there(launcher: Launcher) -> None:
+    launcher.tell("waits", "back")
+    launcher.launch("submit", "--cluster", "local", "--run_name", "back")
+    wait("its start", lambda: bool(launcher.begun("back")))
+    launcher.launch("cancel", "back")
+    said = launcher.launch("requeue", "back", more={"SLURM_JOB_ID": "9", "EBT_JOB_RUN_DIR": "/elsewhere"})
+    assert "started again as process " in said and "it resumes from step 1." in said
+    wait("its end", lambda: launcher.runs()[0].state == "finished")
+    assert len(launcher.begun("back")) == 2 and "job" not in launcher.begun("back")[1]
+    (first,) = launcher.runs()
+    said = launcher.launch("resubmit", "back")
+    (again,) = (run for run in launcher.runs() if run.run_id != first.run_id)
     assert "process " in said
-    wait("its start", lambda: bool(desk.begun("back")))
-    desk.launch("cancel", again.run_id)
+    wait("its start", lambda: bool(launcher.begun("back")))
+    launcher.launch("cancel", again.run_id)
 
 
-def test_a_dry_run_prints_each_request_once(slurm: Desk) -> None:
+def test_a_dry_run_prints_each_request_once(slurm: Launcher) -> None:
     for more in ([], ["--header", "local_cpu"]):
         lines = [line for line in slurm.launch("submit", *more, "--dry_run").splitlines() if "#SBATCH" in line]
         options = [line.split("=")[0] for line in lines]
@@ -170,22 +169,22 @@ def test_a_dry_run_prints_each_request_once(slurm: Desk) -> None:
     assert sum("--signal=USR1@60" in line for line in lines) == 1, "the header's own"
 
 
-def test_a_slurm_that_is_not_set_up_is_told(desk: Desk) -> None:
-    desk.program("sbatch", "exit 1")
-    desk.program("scontrol", "echo 'scontrol: fatal: Could not establish a configuration source' >&2; exit 1")
-    said = desk.launch("submit", "--run_name", "here")
+def test_a_slurm_that_is_not_set_up_is_told(launcher: Launcher) -> None:
+    launcher.program("sbatch", "exit 1")
+    launcher.program("scontrol", "echo 'scontrol: fatal: Could not establish a configuration source' >&2; exit 1")
+    said = launcher.launch("submit", "--run_name", "here")
     sentence = "Slurm is installed here but not set up (Could not establish a configuration source): what is submitted"
     assert sentence in said
-    wait("its end", lambda: desk.runs()[0].state == "finished")
-    log = next(desk.runs()[0].path.glob("submitit/*_log.out")).read_text()
+    wait("its end", lambda: launcher.runs()[0].state == "finished")
+    log = next(launcher.runs()[0].path.glob("submitit/*_log.out")).read_text()
     assert log.count("this is not a job of Slurm: it runs on this machine") == 1
-    desk.program("sbatch", "echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1")
-    said = desk.execute("local_cpu", SCRIPT, status=2)
+    launcher.program("sbatch", "echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1")
+    said = launcher.execute("local_cpu", SCRIPT, status=2)
     assert "sbatch cannot reach Slurm (Could not establish a configuration source): its controller is down" in said
     assert "or run it on this machine (no HEADER, or --cluster local)" in said
 
 
-def test_slurm_says_no(slurm: Desk) -> None:
+def test_slurm_says_no(slurm: Launcher) -> None:
     slurm.program(
         "sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid partition name specified' >&2; exit 1"
     )
@@ -201,7 +200,8 @@ def test_slurm_says_no(slurm: Desk) -> None:
 
 def test_which_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     said: tuple[str, str] = ("MaxArraySize            = 501\n", "")
-    monkeypatch.setattr(cluster, "ask", lambda *words, patience: said)
+    for module in ("launch.slurm", "runs.slurm"):
+        monkeypatch.setattr(f"{module}.run_slurm", lambda *words, timeout: said)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert choose_cluster("auto") == "local" and choose_cluster("debug") == "debug"
     with pytest.raises(
@@ -210,14 +210,14 @@ def test_which_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_cluster("slurm")
     monkeypatch.setattr(shutil, "which", lambda name: name)
     assert choose_cluster("auto") == choose_cluster("slurm") == "slurm" and largest_array() == 501
-    said = ("", "scontrol failed (Unable to contact slurm controller (connect failure)): states are those that …")
+    said = ("", "scontrol failed (Unable to contact slurm controller (connect failure))")
     with pytest.raises(
         UserError, match=r"connect failure\)\): try again later, or run on this machine with --cluster local"
     ):
         choose_cluster("auto")
     said = (
         "",
-        "scontrol failed (Could not establish a configuration source): states are those that the run folders tell.",
+        "scontrol failed (Could not establish a configuration source)",
     )
     assert choose_cluster("auto") == "local" and largest_array() == 1001
 

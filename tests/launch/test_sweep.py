@@ -18,10 +18,10 @@ from config import SettingsError, parse_command_line
 from config.record import to_dict, values_of
 from core.errors import UserError
 from launch.script import job_script
-from launch.sweep_file import SweepFile, by_row, read_sweep, spans, words_of
-from launch.sweep_rows import compare_with_runs, plan, run_names, twins
+from launch.sweep import compare_with_runs, plan_rows, run_names, twins
+from launch.sweep_file import SweepFile, flag_words, group_by_row, read_sweep, spans
 from tests.conftest import ROOT
-from tests.launch.desk import Desk, wait
+from tests.launch.launcher import Launcher, wait
 
 BASE = {"model_size": "4xs", "no_wandb": True}
 HOSTILE = [
@@ -96,7 +96,7 @@ def test_any_file_is_read_or_refused(tmp_path: Path, content: bytes, is_csv: boo
 )
 def test_a_value_arrives_as_it_was_written_or_is_refused(flag: str, value: str, tags: list[str]) -> None:
     problems: list[str] = []
-    words = words_of({flag: value, "wandb_tags": tags}, problems)
+    words = flag_words({flag: value, "wandb_tags": tags}, problems)
     if problems:
         assert any(tag.startswith("--") for tag in tags)
         return
@@ -113,7 +113,7 @@ def test_a_value_arrives_as_it_was_written_or_is_refused(flag: str, value: str, 
 def test_rows_reach_a_run_as_they_were_written(tmp_path: Path, values: list[str]) -> None:
     """Through the names made of them, the parser, the job script and the real bash."""
     try:
-        rows = plan(sweep_of(*({"dataset_name": value} for value in values)), tmp_path)
+        rows = plan_rows(sweep_of(*({"dataset_name": value} for value in values)), tmp_path)
     except SettingsError as error:
         assert "--dataset_name" in str(error)
         return
@@ -136,7 +136,7 @@ def test_the_examples_of_the_page(tmp_path: Path) -> None:
     rows = []
     for kind, text in found:
         (tmp_path / f"lr.{kind}").write_text(text)
-        rows.append(plan(read_sweep(tmp_path / f"lr.{kind}"), tmp_path))
+        rows.append(plan_rows(read_sweep(tmp_path / f"lr.{kind}"), tmp_path))
     assert [len(each) for each in rows] == [6, 4, 2]
     assert rows[0][2].name in page
 
@@ -218,7 +218,7 @@ def test_the_problems_of_all_rows_are_told_together(tmp_path: Path) -> None:
         {"mcmc_num_steps": True},
     ]
     with pytest.raises(SettingsError) as error:
-        plan(sweep_of(*rows), tmp_path)
+        plan_rows(sweep_of(*rows), tmp_path)
     assert str(error.value).split("\n") == [
         "rows 1, 3: --max_steps is 'x': give a whole number of at least 1.",
         "row 3: --no_wandb is 'maybe': write true or false.",
@@ -229,7 +229,7 @@ def test_the_problems_of_all_rows_are_told_together(tmp_path: Path) -> None:
 
 def test_numbers_of_rows() -> None:
     assert spans([3]) == "row 3" and spans([1, 2, 5]) == "rows 1, 2, 5" and spans([1, 2, 3, 7]) == "rows 1 to 3, 7"
-    assert by_row((number, "no.") for number in range(1, 1001)) == ["rows 1 to 1000: no."]
+    assert group_by_row((number, "no.") for number in range(1, 1001)) == ["rows 1 to 1000: no."]
 
 
 # -- names, twins ----------------------------------------------------------------------------------------------------
@@ -264,10 +264,10 @@ def test_names_say_what_differs() -> None:
 def test_each_ebt_has_a_twin(tmp_path: Path) -> None:
     rows = [{"seed": "1", "mcmc_num_steps": "3", "recipe": "s1"}, {"model_name": "baseline_transformer"}]
     assert twins(rows) == [{"seed": "1", "model_name": "baseline_transformer"}]
-    planned = plan(sweep_of({"mcmc_num_steps": "2"}, {"mcmc_num_steps": "3"}, twin=True), tmp_path)
+    planned = plan_rows(sweep_of({"mcmc_num_steps": "2"}, {"mcmc_num_steps": "3"}, twin=True), tmp_path)
     compare_with_runs(planned, tmp_path, set())
     assert [row.name for row in planned[:3]] == ["mine-mcmc_num_steps=2", "mine-mcmc_num_steps=3", "mine-transformer++"]
-    assert [row.happens for row in planned] == ["new", "new", "new", "as row 3"], "one twin is enough for both"
+    assert [row.action for row in planned] == ["new", "new", "new", "as row 3"], "one twin is enough for both"
 
 
 # -- the runs there are ----------------------------------------------------------------------------------------------
@@ -299,13 +299,13 @@ def test_what_happens_to_rows_whose_runs_there_are(tmp_path: Path) -> None:
     queued = make_run(tmp_path, "queued", ["--seed", "91"], None)
     (tmp_path / "runs" / "broken").mkdir()
     (tmp_path / "runs" / "broken" / "config.json").write_text('{"trainer": {"seed": {}}}')
-    rows = plan(sweep_of(*({"seed": str(seed)} for seed in [*range(len(causes)), 90, 91, 92])), tmp_path)
+    rows = plan_rows(sweep_of(*({"seed": str(seed)} for seed in [*range(len(causes)), 90, 91, 92])), tmp_path)
     compare_with_runs(rows, tmp_path, {queued})
-    assert [row.happens for row in rows] == [
+    assert [row.action for row in rows] == [
         "done",
         "again: failed",
         "again: diverged",
-        *("goes on: interrupted", "goes on: cancelled", "goes on: killed", "goes on: prepared"),
+        *("resumes: interrupted", "resumes: cancelled", "resumes: killed", "resumes: prepared"),
         "again: interrupted",
         "in the queue",
         "new",
@@ -323,42 +323,42 @@ def test_a_run_is_known_by_its_settings_and_not_by_its_name(tmp_path: Path) -> N
         {"seed": "1", "max_steps": "8"},
         {"is_random_seed": "true", "max_steps": "7"},
     ]
-    rows = plan(sweep_of(*asked), tmp_path)
+    rows = plan_rows(sweep_of(*asked), tmp_path)
     compare_with_runs(rows, tmp_path, set())
-    assert [row.happens for row in rows] == ["done", "new", "done"]
+    assert [row.action for row in rows] == ["done", "new", "done"]
 
 
 # -- on this machine -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path / "it's a desk")
+def launcher(tmp_path: Path) -> Launcher:
+    return Launcher(tmp_path / "it's a launcher")
 
 
-def states(desk: Desk) -> dict[str, list[str]]:
+def states(launcher: Launcher) -> dict[str, list[str]]:
     """Of all runs of each name, in the order in which they were made."""
     found: dict[str, list[str]] = {}
-    for run in desk.runs():
+    for run in launcher.runs():
         found.setdefault(run.name, []).append(run.state)
     return found
 
 
-def test_a_sweep_on_this_machine(desk: Desk) -> None:
-    (desk.root / "inference").mkdir()
-    (desk.root / "inference" / "__main__.py").write_text("import sys\nopen(sys.argv[3] + '/evaluated', 'w')\n")
-    desk.tell("fails", "seed-2")
-    file = desk.file("lr.yaml", "base: {no_wandb: true, dataset_dir: texts}\ngrid: {seed: [1, 2]}\n")
-    said = desk.launch("sweep", file, "--cluster", "local", "--dry_run")
+def test_a_sweep_on_this_machine(launcher: Launcher) -> None:
+    (launcher.root / "inference").mkdir()
+    (launcher.root / "inference" / "__main__.py").write_text("import sys\nopen(sys.argv[3] + '/evaluated', 'w')\n")
+    launcher.tell("fails", "seed-2")
+    file = launcher.file("lr.yaml", "base: {no_wandb: true, dataset_dir: texts}\ngrid: {seed: [1, 2]}\n")
+    said = launcher.launch("sweep", file, "--cluster", "local", "--dry_run")
     assert "lr-seed=1" in said and "2 rows: 2 new; 2 to submit" in said and "nothing was made: --dry_run" in said
-    assert not desk.runs()
-    said = desk.launch("sweep", file, "--cluster", "local", "--evaluate")
+    assert not launcher.runs()
+    said = launcher.launch("sweep", file, "--cluster", "local", "--evaluate")
     assert "4 jobs are in the queue of this machine" in said and "the queue runs in the background" in said
-    wait("the runs", lambda: states(desk) == {"lr-seed=1": ["finished"], "lr-seed=2": ["failed"]})
-    first, second = desk.run_named("lr-seed=1"), desk.run_named("lr-seed=2")
+    wait("the runs", lambda: states(launcher) == {"lr-seed=1": ["finished"], "lr-seed=2": ["failed"]})
+    first, second = launcher.run_named("lr-seed=1"), launcher.run_named("lr-seed=2")
     wait("the evaluation", (first.path / "evaluated").exists)
-    assert desk.begun("lr-seed=1")[0]["argv"][-2:] == ["--logs_dir", str(desk.logs)]
-    assert f"--dataset_dir={desk.root / 'texts'}" in desk.begun("lr-seed=1")[0]["argv"]
+    assert launcher.begun("lr-seed=1")[0]["argv"][-2:] == ["--logs_dir", str(launcher.logs)]
+    assert f"--dataset_dir={launcher.root / 'texts'}" in launcher.begun("lr-seed=1")[0]["argv"]
     assert (first.path / "code").resolve() == (second.path / "code").resolve(), "one snapshot for all"
     record = {
         "config.json",
@@ -370,19 +370,19 @@ def test_a_sweep_on_this_machine(desk: Desk) -> None:
         "lineage.json",
     }
     assert record <= {file.name for file in first.path.iterdir()}
-    assert len(list((desk.logs / "job_scripts").iterdir())) == 2
-    wait("the end of the queue", lambda: "the queue runs" not in desk.launch("queue", "status"))
+    assert len(list((launcher.logs / "job_scripts").iterdir())) == 2
+    wait("the end of the queue", lambda: "the queue runs" not in launcher.launch("queue", "status"))
     assert (
-        "left out: its run is not finished" in desk.launch("queue", "status")
+        "skipped: its run is not finished" in launcher.launch("queue", "status")
         and not (second.path / "evaluated").exists()
     )
 
-    (desk.logs / "fails").unlink()
-    said = desk.launch("queue", file)
+    (launcher.logs / "fails").unlink()
+    said = launcher.launch("queue", file)
     assert "2 rows: 1 done, 1 again; 1 to submit" in said
-    wait("it", lambda: states(desk) == {"lr-seed=1": ["finished"], "lr-seed=2": ["failed", "finished"]})
-    assert desk.run_named("lr-seed=2").parent == second.run_id
-    assert "nothing to submit" in desk.launch("sweep", file, "--cluster", "local")
+    wait("it", lambda: states(launcher) == {"lr-seed=1": ["finished"], "lr-seed=2": ["failed", "finished"]})
+    assert launcher.run_named("lr-seed=2").parent == second.run_id
+    assert "nothing to submit" in launcher.launch("sweep", file, "--cluster", "local")
 
 
 @pytest.mark.parametrize(
@@ -397,13 +397,13 @@ def test_a_sweep_on_this_machine(desk: Desk) -> None:
         (["--logs_dir", "/proc/x"], "--logs_dir is '/proc/x': cannot write there ("),
     ],
 )
-def test_mistakes_at_the_door(desk: Desk, words: list[str], sentence: str) -> None:
-    file = desk.file("lr.yaml", "grid: {seed: [1, 2]}\n")
-    assert sentence in desk.launch("sweep", file, "--cluster", "local", *words, status=2)
-    assert not desk.runs()
+def test_mistakes_at_the_door(launcher: Launcher, words: list[str], sentence: str) -> None:
+    file = launcher.file("lr.yaml", "grid: {seed: [1, 2]}\n")
+    assert sentence in launcher.launch("sweep", file, "--cluster", "local", *words, status=2)
+    assert not launcher.runs()
 
 
-def test_nothing_is_made_when_a_row_is_wrong(desk: Desk) -> None:
-    file = desk.file("lr.csv", "seed,max_steps\n1,10\n2,0\n")
-    assert "row 2: --max_steps is 0: give a whole number of at least 1." in desk.launch("sweep", file, status=2)
-    assert not desk.logs.exists()
+def test_nothing_is_made_when_a_row_is_wrong(launcher: Launcher) -> None:
+    file = launcher.file("lr.csv", "seed,max_steps\n1,10\n2,0\n")
+    assert "row 2: --max_steps is 0: give a whole number of at least 1." in launcher.launch("sweep", file, status=2)
+    assert not launcher.logs.exists()

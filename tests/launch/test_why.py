@@ -11,9 +11,8 @@ import pytest
 
 from core.files import append_row
 from launch.__main__ import main
-from launch.reasons import REASONS, reason_in_words
-from launch.why import trouble
-from tests.launch.written import Programs, began, ended, logs, programs, stamp, write_run
+from launch.why import REASONS, last_error, reason_in_words
+from tests.launch.run_folders import Programs, began, ended, logs, programs, stamp, write_run
 
 __all__ = ["logs", "programs"]
 
@@ -141,8 +140,8 @@ def test_a_mistake_that_only_the_log_tells(logs: Path, programs: Programs, capsy
 
 def test_signs_of_too_little_memory() -> None:
     for said in ("slurmstepd: error: Detected 1 oom_kill event", "torch.OutOfMemoryError: CUDA", "MemoryError"):
-        assert trouble(said)[0].startswith("Its log has signs of too little memory: ask for more (--mem), or lower")
-    assert trouble("step 4  loss 2.0\n") == []
+        assert last_error(said)[0].startswith("Its log has signs of too little memory: ask for more (--mem), or lower")
+    assert last_error("step 4  loss 2.0\n") == []
 
 
 def test_cancelled_and_no_slurm(

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
-from models.energy_language_model import EnergyLanguageModel
 from models.energy_transformer import EnergyTransformer
-from models.layers.linear import FEW, Linear, product
+from models.language import EnergyLM
+from models.layers.analytic import autograd_gradient
+from models.layers.linear import FEW, Linear, linear
 from tests.inference.small import VOCABULARY, built
 
 CONDITIONINGS = ("default", "time_embed", "adaln", "adaln_zero")
@@ -39,7 +40,7 @@ def test_the_slope_is_autograds(conditioning: str, flags: str) -> None:
     with torch.no_grad():
         context = network.context(tokens_BS, 1 if conditioning != "default" else 0)
     found = network.energy_and_gradient(z_BSD.clone(), context, create_graph=False)
-    wanted = network.autograd_gradient(z_BSD.clone(), context, create_graph=True)
+    wanted = autograd_gradient(network.energy, z_BSD.clone(), context, create_graph=True)
     assert not any(tensor.requires_grad for tensor in found)
     assert float(wanted[1].detach().abs().max()) > 1e-3  # else equality would say nothing
     for one, other in zip(found, wanted, strict=True):
@@ -53,11 +54,11 @@ def test_the_slope_under_autocast_is_near_autograds() -> None:
         with torch.no_grad():
             context = network.context(tokens_BS, 0)
         found = network.energy_and_gradient(z_BSD.clone(), context, create_graph=False)[1]
-        wanted = network.autograd_gradient(z_BSD.clone(), context, create_graph=True)[1].detach()
+        wanted = autograd_gradient(network.energy, z_BSD.clone(), context, create_graph=True)[1].detach()
     assert float((found - wanted).norm() / wanted.norm()) < 0.03
 
 
-def gradients_of(model: EnergyLanguageModel) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+def gradients_of(model: EnergyLM) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
     """Loss and gradients of one batch; what is drawn at random is drawn anew, the same every time."""
     torch.manual_seed(0)
     model.requires_grad_(True).zero_grad()
@@ -71,10 +72,10 @@ def gradients_of(model: EnergyLanguageModel) -> tuple[torch.Tensor, list[torch.T
 def test_compiled_blocks_give_the_same_gradients(layers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced and differentiated as for a compiler; `test_ebt_training.py` has a run with the compiler itself."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    monkeypatch.setattr("models.layers.attend.CHUNK", 4)  # two chunks
+    monkeypatch.setattr("models.layers.prediction_attention.CHUNK", 4)  # two chunks
     recipe = "" if "--recipe" in layers else "--recipe s2 --no-mcmc_replay_buffer"
     model = built(f"{recipe} --ebt_type adaln {layers}")
-    assert isinstance(model, EnergyLanguageModel)
+    assert isinstance(model, EnergyLM)
     wanted, wanted_gradients = gradients_of(model)
     model.compile_blocks()
     found, found_gradients = gradients_of(model)
@@ -89,7 +90,7 @@ def test_what_does_not_compile_goes_on_with_one_warning(monkeypatch: pytest.Monk
         raise TorchDynamoException("no C++ compiler found\nand a long story")
 
     model = built("")
-    assert isinstance(model, EnergyLanguageModel)
+    assert isinstance(model, EnergyLM)
     wanted, _ = gradients_of(model)
     monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse)
     model.compile_blocks()
@@ -97,7 +98,7 @@ def test_what_does_not_compile_goes_on_with_one_warning(monkeypatch: pytest.Monk
         warnings.simplefilter("always")
         assert torch.equal(gradients_of(model)[0], wanted) and torch.equal(gradients_of(model)[0], wanted)
     assert [str(warning.message) for warning in caught] == [
-        "--compile_model: going on uncompiled: no C++ compiler found"
+        "--compile_model: continuing uncompiled: no C++ compiler found"
     ]
 
 
@@ -106,7 +107,7 @@ def test_what_fails_while_it_runs_is_not_hidden(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("out of memory")
 
     model = built("")
-    assert isinstance(model, EnergyLanguageModel)
+    assert isinstance(model, EnergyLM)
     monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
     model.compile_blocks()
     with pytest.raises(RuntimeError, match="out of memory"):
@@ -131,7 +132,7 @@ def test_weights_that_change_are_turned_again() -> None:
         torch.testing.assert_close(layer.input_gradient(g), g @ layer.weight)
         layer.weight.data = torch.randn(4, 3)
         torch.testing.assert_close(layer.input_gradient(g), g @ layer.weight)
-        assert copy.deepcopy(layer).turned is None and layer.turned is not None
+        assert copy.deepcopy(layer).transposed_weight is None and layer.transposed_weight is not None
         assert set(layer.state_dict()) == {"weight"}
         layer.double()
         torch.testing.assert_close(layer.input_gradient(g.double()), g.double() @ layer.weight)
@@ -140,5 +141,5 @@ def test_weights_that_change_are_turned_again() -> None:
 def test_a_product_that_will_be_differentiated_is_torchs() -> None:
     x = torch.randn(2, 3, requires_grad=True)
     weight = torch.randn(4, 3, requires_grad=True)
-    (got,) = torch.autograd.grad(product(x, weight).sum(), weight)
+    (got,) = torch.autograd.grad(linear(x, weight).sum(), weight)
     torch.testing.assert_close(got, x.detach().sum(0).expand(4, -1))

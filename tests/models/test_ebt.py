@@ -12,92 +12,67 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from config import parse_command_line
-from models import build_model
-from models.descent import Step
-from models.energy_language_model import EnergyLanguageModel
 from models.energy_transformer import EnergyBlock, EnergyShape
-from models.layers.attention import SelfAttention
-from models.layers.documents import document_mask
+from models.language import EnergyLM
+from models.layers.attention import SelfAttention, document_mask
 from models.layers.rope import rotations
+from models.walk import Step
+from tests.models.small import (
+    CONDITIONINGS,
+    PAD,
+    ROWS,
+    STILL,
+    D,
+    H,
+    S,
+    V,
+    fresh,
+    gradients,
+    learned,
+    model_of,
+    train,
+)
 from tests.reference.ebt import contrast_of_batch, loss_of_batch, prior_of_row, walk_of_row
 
-V, S, D, H, PAD, SEPARATOR = 9, 5, 8, 2, 7, 8
-CONDITIONINGS = ("default", "time_embed", "adaln", "adaln_zero")
-SIZE = f"--num_transformer_blocks 2 --embedding_dim {D} --multiheaded_attention_heads {H} --context_length {S}"
-# Nothing is left to chance:
-STILL = "--denoising_initial_condition zeros --randomize_mcmc_step_size_scale 1 --randomize_mcmc_num_steps 0"
-ROWS = torch.tensor([[8, 1, 2, 8, 3, 0], [4, 5, 8, 6, 7, 7]])  # two documents each, the second row padded
 
-
-def fresh(flags: str = "") -> EnergyLanguageModel:
-    """The model as training would begin it."""
-    torch.manual_seed(0)
-    recipe = "" if "--recipe" in flags else "--recipe laptop"
-    model = build_model(parse_command_line(f"--model_name ebt {recipe} {SIZE} {flags}".split()), V, SEPARATOR, PAD)
-    assert isinstance(model, EnergyLanguageModel)
-    return model
-
-
-def model_of(flags: str = "") -> EnergyLanguageModel:
-    """In float64 and with every weight at work, also those that begin at 0 or 1."""
-    model = fresh(f"--mcmc_step_size {0.7 if 'residual' in flags else 2.0} {flags}").double()
-    model.network.rotations = rotations(S + 2, D // H)
-    for parameter in model.network.parameters():
-        nn.init.normal_(parameter, std=0.4)
-    return model
-
-
-def learned(model: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
-    return list(torch.autograd.grad(loss, learned(model), retain_graph=True, materialize_grads=True))
-
-
-def train(model: EnergyLanguageModel, rows: Tensor = ROWS, seed: int = 3) -> Tensor:
-    torch.manual_seed(seed)
-    return model.training_step({"input_ids": rows}, 0)
-
-
-def compare_with_the_slow_version(model: EnergyLanguageModel) -> None:
+def compare_with_the_slow_version(model: EnergyLM) -> None:
     """Energies and predictions of every step, the loss, and the gradient of every parameter."""
     torch.manual_seed(3)
     buffer, rows, replayed = copy.deepcopy(model.replay), ROWS, None
     if model.replay is not None:
-        rows, replayed = model.replay.append_to(rows)
+        batch, replayed = model.replay.append_to({"input_ids": rows})
+        rows = batch["input_ids"]
         assert len(rows) == 3 and replayed is not None
     steps = model.training_steps(len(rows), S)
     start = model.start(rows[:, :-1])
     if replayed is not None:
         start = torch.cat([start[: len(ROWS)], replayed])
     before_noise = torch.get_rng_state()
-    noises = [step.noise * torch.randn_like(start) if model.thinking.langevin_noise else start * 0 for step in steps]
+    noises = [
+        step.noise * torch.randn_like(start) if model.walk_settings.langevin_noise else start * 0 for step in steps
+    ]
     torch.set_rng_state(before_noise)
-    fast = model.walk(rows[:, :-1], start, steps, differentiable=True)
+    fast = list(model.walk(rows[:, :-1], start, steps, differentiable=True))
     landscapes, predictions, energies = [step.landscape for step in steps], [], []
     for r, row in enumerate(rows.tolist()):
         size = steps[0].size[r] if steps[0].size.dim() else steps[0].size
         begin = start[r].detach()
-        if model.thinking.start == "prior":
+        if model.walk_settings.start == "prior":
             prior = prior_of_row(model.network, row[:-1], 0)
             begin = prior + (begin - prior.detach())
             torch.testing.assert_close(begin, start[r], atol=1e-9, rtol=0)
         found, found_energies = walk_of_row(model, row[:-1], begin, landscapes, size, [noise[r] for noise in noises])
         for t in range(len(steps)):
-            torch.testing.assert_close(fast.energies[t][r], found_energies[t].detach(), atol=1e-9, rtol=0)
+            torch.testing.assert_close(fast[t].energy[r].detach(), found_energies[t].detach(), atol=1e-9, rtol=0)
             # an entropy term shifts all logits of a position alike, which nobody sees
-            one, other = (
-                y.log_softmax(-1) if model.thinking.rule.entropy else y for y in (fast.predictions[t][r], found[t])
-            )
+            one, other = (y.log_softmax(-1) if model.rule.entropy else y for y in (fast[t].y[r], found[t]))
             torch.testing.assert_close(one, other, atol=1e-9, rtol=0)
         predictions.append(found)
         energies.append(found_energies)
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     model.replay = buffer
     loss, slow_loss = train(model), loss_of_batch(model, rows, predictions)
-    if model.thinking.contrastive_coefficient:
+    if model.walk_settings.contrastive_coefficient:
         slow_loss = 0.5 * slow_loss + 0.3 * contrast_of_batch(model, rows, energies)
     torch.testing.assert_close(loss, slow_loss, atol=1e-9, rtol=0)
     for name, a, b in zip(names, gradients(model, loss), gradients(model, slow_loss), strict=True):
@@ -120,12 +95,13 @@ TRUNCATIONS = (
 def test_equals_the_slow_version_with_gradients(conditioning: str, detach: str, replay: str, truncation: str) -> None:
     plain = "--recipe s1 --randomize_mcmc_step_size_scale 2 --update_from logits"
     model = model_of(f"{plain} --ebt_type {conditioning} {detach} {replay} {truncation}")
-    assert model.thinking.rule.detach == (not detach)
+    assert model.walk_settings.detach == (not detach)
     if replay:
         old = torch.tensor([[1, 2, 8, 3, 3, 4], [8, 6, 5, 4, 8, 7]])
         train(model, old, seed=1)
         assert model.replay is not None and model.replay.filled == 2
-        mixed, start = model.replay.append_to(ROWS)
+        batch, start = model.replay.append_to({"input_ids": ROWS})
+        mixed = batch["input_ids"]
         assert torch.equal(mixed[:2], ROWS) and mixed[2].tolist() in old.tolist() and start is not None and start.any()
     compare_with_the_slow_version(model)
 
@@ -178,14 +154,14 @@ def test_equals_the_slow_version_with_other_flags(flags: str) -> None:
 
 
 class Predict(nn.Module):
-    """A part's `predict` as a function of its weights too."""
+    """A part's `forward_prediction` as a function of its weights too."""
 
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
         self.part = part
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        return self.part.predict(*inputs)  # type: ignore[operator]
+        return self.part.forward_prediction(*inputs)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("kind", ["attention", "default", "adaln"])
@@ -246,7 +222,7 @@ def test_nothing_leaks(conditioning: str) -> None:
     tokens, z = torch.tensor([[8, 1, 8, 2, 3]]), torch.randn(1, S, D).double()
 
     def energies(tokens: Tensor, z: Tensor) -> Tensor:
-        return network.energy(z, network.context(tokens, 1 if network.tells_landscapes else 0))[0]
+        return network.energy(z, network.context(tokens, 1 if network.has_landscapes else 0))[0]
 
     before = energies(tokens, z)
     for i, j in product(range(S), range(S)):
@@ -276,8 +252,8 @@ def test_padding_gives_no_loss_and_no_gradient() -> None:
     for a, b in zip(gradients(model, train(model)), gradients(model, train(model, padded)), strict=True):
         torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
     start = torch.zeros(2, S, V).double().requires_grad_()
-    walk = model.walk(ROWS[:, :-1], start, [Step(0, model.step_size)] * 2, differentiable=True)
-    (slope,) = torch.autograd.grad(model.cross_entropy(walk.predictions[-1], ROWS[:, 1:]), start)
+    walked = list(model.walk(ROWS[:, :-1], start, [Step(0, model.step_size)] * 2, differentiable=True))
+    (slope,) = torch.autograd.grad(model.loss(walked[-1].y, ROWS[:, 1:]), start)
     assert torch.equal(slope.abs().sum(-1) > 0, ROWS[:, 1:] != PAD)
 
 
@@ -300,7 +276,7 @@ def test_precisions_agree(conditioning: str) -> None:
     double = copy.deepcopy(single).double()
     double.network.rotations = rotations(S + 2, D // H)
 
-    def measure(model: EnergyLanguageModel) -> tuple[float, Tensor]:
+    def measure(model: EnergyLM) -> tuple[float, Tensor]:
         loss = train(model)
         return loss.item(), torch.cat([gradient.flatten().double() for gradient in gradients(model, loss)])
 

@@ -7,16 +7,16 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 
-from models.layers.feed_forward import FeedForward, _Swish
+from models.layers.feed_forward import FeedForward, _SwiGLU
 from models.layers.rope import rotate, rotations, split_heads
-from tests.models.test_norm import values
+from tests.models.small import values
 
 
-def test_swish() -> None:
+def test_swiglu() -> None:
     x = values(3, 4, 6)
     a, b = x.chunk(2, -1)
-    torch.testing.assert_close(_Swish.apply(x), F.silu(a) * b)
-    assert gradcheck(_Swish.apply, x) and gradgradcheck(_Swish.apply, x)
+    torch.testing.assert_close(_SwiGLU.apply(x), F.silu(a) * b)
+    assert gradcheck(_SwiGLU.apply, x) and gradgradcheck(_SwiGLU.apply, x)
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "relu", "elu"])

@@ -6,8 +6,8 @@ import torch
 
 from config import parse_command_line
 from models import build_model
-from models.energy_language_model import EnergyLanguageModel
-from models.probe import descent, ranking
+from models.energy_model import walk_curve
+from models.language import EnergyLM, ranking
 
 V, S, PAD, SEPARATOR = 14, 24, 12, 13
 
@@ -23,12 +23,12 @@ def rows(count: int, seed: int) -> torch.Tensor:
     return torch.stack(text, 1)
 
 
-def trained(recipe: str) -> EnergyLanguageModel:
+def trained(recipe: str) -> EnergyLM:
     torch.manual_seed(0)
     size = f"--recipe {recipe} --num_transformer_blocks 2 --embedding_dim 48 --multiheaded_attention_heads 2"
     size = f"{size} --context_length {S}"
     model = build_model(parse_command_line(size.split()), V, SEPARATOR, PAD)
-    assert isinstance(model, EnergyLanguageModel)
+    assert isinstance(model, EnergyLM)
     model.calibrate({"input_ids": rows(8, 1)})
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(300):
@@ -41,7 +41,7 @@ def trained(recipe: str) -> EnergyLanguageModel:
 
 def test_a_trained_energy_ranks_the_true_token_first_and_its_last_step_is_its_best() -> None:
     model, held_out = trained("laptop"), rows(32, 2)
-    losses = descent(model, held_out, model.thinking.steps).losses
+    losses = walk_curve(model, {"input_ids": held_out}, model.walk_settings.steps).losses
     others = torch.randint(0, 12, held_out[:, 1:].shape, generator=torch.Generator().manual_seed(3))
     share, _ = ranking(model, held_out, others)
     assert losses[0] > losses[1] > losses[2]
@@ -51,7 +51,7 @@ def test_a_trained_energy_ranks_the_true_token_first_and_its_last_step_is_its_be
 
 def test_a_residual_energy_starts_from_a_good_prediction_and_ranks_the_true_token_first() -> None:
     model, held_out = trained("residual"), rows(32, 2)
-    losses = descent(model, held_out, 8).losses
+    losses = walk_curve(model, {"input_ids": held_out}, 8).losses
     others = torch.randint(0, 12, held_out[:, 1:].shape, generator=torch.Generator().manual_seed(3))
     share, _ = ranking(model, held_out, others)
     assert losses[1] < 1.3 and share > 0.85

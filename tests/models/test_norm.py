@@ -8,11 +8,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from models.layers.norm import RMSNorm
-
-
-def values(*shape: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
+from tests.models.small import values
 
 
 def normed(x: torch.Tensor, scale: torch.Tensor, eps: float) -> torch.Tensor:

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from torch import Tensor
 
 from models.replay import ReplayBuffer
-from tests.models.test_ebt import ROWS, S, V, model_of, train
+from tests.models.small import ROWS, S, V, model_of, train
 
 
 class Replaying(RuleBasedStateMachine):
@@ -31,14 +31,15 @@ class Replaying(RuleBasedStateMachine):
     @rule(count=st.integers(1, 6))
     def add(self, count: int) -> None:
         tokens, predictions = self.rows(count)
-        self.buffer.add(tokens, predictions)
+        self.buffer.add({"input_ids": tokens}, predictions)
         self.expected.extend(tokens[:, 0].tolist())
 
     @rule(count=st.integers(1, 12), seed=st.integers(0, 99))
     def append(self, count: int, seed: int) -> None:
         torch.manual_seed(seed)
         tokens, _ = self.rows(count)
-        mixed, start = self.buffer.append_to(tokens)
+        batch, start = self.buffer.append_to({"input_ids": tokens})
+        mixed = batch["input_ids"]
         old = min(count // 2, len(self.expected))
         assert torch.equal(mixed[:count], tokens) and len(mixed) == count + old
         assert (start is None) == (old == 0)
@@ -58,9 +59,10 @@ class Replaying(RuleBasedStateMachine):
     @invariant()
     def holds_the_newest_rows(self) -> None:
         assert self.buffer.filled == len(self.expected)
-        if self.buffer.tokens is not None and self.buffer.predictions is not None:
-            assert len(self.buffer.tokens) == len(self.buffer.predictions) == 4
-            assert sorted(self.buffer.tokens[: self.buffer.filled, 0].tolist()) == sorted(self.expected)
+        if self.buffer.predictions is not None:
+            tokens = self.buffer.batch["input_ids"]
+            assert len(tokens) == len(self.buffer.predictions) == 4
+            assert sorted(tokens[: self.buffer.filled, 0].tolist()) == sorted(self.expected)
 
 
 TestReplaying = Replaying.TestCase
@@ -80,9 +82,9 @@ def test_the_replay_buffer_is_part_of_the_checkpoint() -> None:
 
 def test_old_rows_come_to_the_device_of_the_batch() -> None:
     buffer = ReplayBuffer(4, 0.5)
-    buffer.add(ROWS, torch.zeros(2, S, V))
-    mixed, start = buffer.append_to(ROWS.to("meta"))
-    assert mixed.is_meta and start is not None  # which is moved with the start of the others
+    buffer.add({"input_ids": ROWS}, torch.zeros(2, S, V))
+    batch, start = buffer.append_to({"input_ids": ROWS.to("meta")})
+    assert batch["input_ids"].is_meta and start is not None  # which is moved with the start of the others
 
 
 def test_only_fresh_rows_are_stored_and_all_are_judged() -> None:
@@ -91,8 +93,23 @@ def test_only_fresh_rows_are_stored_and_all_are_judged() -> None:
     for seed in range(3):
         rows = torch.full((2, S + 1), seed)
         train(model, rows, seed)
-        assert model.replay is not None and model.replay.tokens is not None
-        assert sorted(model.replay.tokens[: model.replay.filled, 0].tolist()) == [[0, 0], [0, 1, 1], [1, 2, 2]][seed]
+        assert model.replay is not None
+        assert (
+            sorted(model.replay.batch["input_ids"][: model.replay.filled, 0].tolist())
+            == [[0, 0], [0, 1, 1], [1, 2, 2]][seed]
+        )
     assert model.replay is not None
-    mixed, start = model.replay.append_to(ROWS)
-    assert mixed.shape == (3, S + 1) and start is not None and start.shape == (1, S, V)
+    batch, start = model.replay.append_to({"input_ids": ROWS})
+    assert batch["input_ids"].shape == (3, S + 1) and start is not None and start.shape == (1, S, V)
+
+
+def test_the_state_is_that_of_older_checkpoints() -> None:
+    """A buffer of tokens keeps them under the name they always had; other batches keep their own names."""
+    buffer, other = ReplayBuffer(2, 1.0), ReplayBuffer(2, 1.0)
+    buffer.add({"input_ids": ROWS}, torch.ones(2, S, V))
+    assert list(buffer.state()) == ["tokens", "predictions", "filled", "next"]
+    other.load({"tokens": None, "predictions": None, "filled": 0, "next": 0})
+    assert not other.batch
+    other.add({"image": torch.ones(1, 3), "caption": torch.zeros(1, 4)}, torch.ones(1, 3))
+    buffer.load(other.state())
+    assert set(buffer.batch) == {"image", "caption"} and buffer.next == 1

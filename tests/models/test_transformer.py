@@ -7,13 +7,15 @@ import torch
 from torch.nn import functional as F
 
 from models.layers.rope import rotate, rotations
-from models.transformer import Shape, Transformer
+from models.transformer import Transformer, TransformerShape
 from tests.reference.transformer import logits_of_row
 
-SHAPE = Shape(vocab_size=11, context_length=9, layers=2, width=8, heads=2, hidden=12, tied=False, separator_id=10)
+SHAPE = TransformerShape(
+    vocab_size=11, context_length=9, layers=2, width=8, heads=2, hidden=12, tied=False, separator_id=10
+)
 
 
-def model_of(shape: Shape = SHAPE, **options: bool) -> Transformer:
+def model_of(shape: TransformerShape = SHAPE, **options: bool) -> Transformer:
     torch.manual_seed(0)
     model = Transformer(shape, **options).double()
     model.rotations = rotations(shape.context_length, shape.width // shape.heads)
@@ -28,7 +30,7 @@ def tokens_of(rows: int = 3) -> torch.Tensor:
 
 @pytest.mark.parametrize("separator_id", [10, None])
 def test_equals_the_slow_version_with_gradients(separator_id: int | None) -> None:
-    model = model_of(Shape(**{**SHAPE.__dict__, "separator_id": separator_id}))
+    model = model_of(TransformerShape(**{**SHAPE.__dict__, "separator_id": separator_id}))
     tokens = tokens_of()
     tokens[0, 4] = 10
     fast = model(tokens)
@@ -81,7 +83,7 @@ def test_gradient_checkpointing_changes_nothing() -> None:
 
 
 def test_tied_head_is_one_parameter() -> None:
-    tied = Transformer(Shape(**{**SHAPE.__dict__, "tied": True}))
+    tied = Transformer(TransformerShape(**{**SHAPE.__dict__, "tied": True}))
     untied = Transformer(SHAPE)
     assert tied.head.weight is tied.embedding.weight
     counts = [sum(p.numel() for p in model.parameters()) for model in (tied, untied)]
@@ -91,7 +93,7 @@ def test_tied_head_is_one_parameter() -> None:
 @pytest.mark.parametrize("method", ["xavier", "he"])
 def test_initial_logits_are_of_order_one(method: str) -> None:
     torch.manual_seed(0)
-    shape = Shape(258, 64, 12, 384, 6, 384, tied=True, separator_id=256, init_method=method)
+    shape = TransformerShape(258, 64, 12, 384, 6, 384, tied=True, separator_id=256, init_method=method)
     tokens = torch.randint(0, 258, (2, 65))
     model = Transformer(shape)
     loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
@@ -100,7 +102,7 @@ def test_initial_logits_are_of_order_one(method: str) -> None:
 
 def test_bfloat16_agrees_with_float32() -> None:
     torch.manual_seed(0)
-    model = Transformer(Shape(50, 32, 2, 64, 2, 64, separator_id=49))
+    model = Transformer(TransformerShape(50, 32, 2, 64, 2, 64, separator_id=49))
     tokens = torch.randint(0, 50, (4, 32))
     full = model(tokens)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -8,9 +8,10 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.nn import functional as F
 
-from models.descent import Rule, Step, descend
-from models.layers import vocabulary
-from models.layers.vocabulary import cross_entropy, distribute, embed, mix, move
+from models.layers import linear, vocabulary
+from models.layers.vocabulary import cross_entropy, embed_distribution, embed_softmax, move, softmax_and_embed
+from models.spaces import UpdateRule, Vocabulary
+from models.walk import Step, walk
 
 B, S, V, D = 2, 3, 7, 4
 
@@ -29,24 +30,24 @@ def draw(*shape: int) -> Tensor:
 
 def test_embed() -> None:
     y, w = draw(B, S, V), draw(V, D)
-    torch.testing.assert_close(embed(y, w), y.softmax(-1) @ w)
-    assert gradcheck(embed, (y, w))
+    torch.testing.assert_close(embed_softmax(y, w), y.softmax(-1) @ w)
+    assert gradcheck(embed_softmax, (y, w))
 
 
 def test_mix() -> None:
     p, w = draw(B, S, V), draw(V, D)
-    torch.testing.assert_close(mix(p, w), p @ w)
-    assert gradcheck(mix, (p, w))
+    torch.testing.assert_close(embed_distribution(p, w), p @ w)
+    assert gradcheck(embed_distribution, (p, w))
 
 
 def test_distribute() -> None:
     y, w = draw(B, S, V), draw(V, D)
-    p, z = distribute(y, w)
+    p, z = softmax_and_embed(y, w)
     torch.testing.assert_close(p, y.softmax(-1))
     torch.testing.assert_close(z, y.softmax(-1) @ w)
-    assert gradcheck(distribute, (y, w))
+    assert gradcheck(softmax_and_embed, (y, w))
     for one in range(2):  # a loss may look at one of them alone
-        assert gradcheck(lambda y, w, one=one: distribute(y, w)[one], (y, w))
+        assert gradcheck(lambda y, w, one=one: softmax_and_embed(y, w)[one], (y, w))
 
 
 def test_move() -> None:
@@ -72,29 +73,57 @@ def test_a_batch_without_targets_has_no_loss() -> None:
     assert loss == 0 and not gradient.any()
 
 
-@pytest.mark.parametrize(("rule", "wide"), [(Rule(), 1), (Rule(detach=True), 1), (Rule(from_probabilities=True), 2)])
-def test_what_a_step_holds_as_wide_as_the_vocabulary(rule: Rule, wide: int) -> None:
-    """What the graph of a walk keeps: the start, and each step's prediction; a distribution only to start from."""
-    y, w, targets, count = draw(B, S, V), draw(V, D), torch.zeros(B, S, dtype=torch.long), 3
-    held: set[int] = set()
+class Table:
+    """A network that is its embedding alone."""
 
-    def keep(tensor: Tensor) -> Tensor:
+    def __init__(self, w: Tensor) -> None:
+        self.prediction_embedding = w
+
+    def to_vocabulary(self, d_BSD: Tensor) -> Tensor:
+        return d_BSD @ self.prediction_embedding.T
+
+
+def energy(z: Tensor, landscape: int, create_graph: bool) -> tuple[Tensor, Tensor]:
+    return z.sum(-1), z * z
+
+
+@pytest.mark.parametrize("detach", [False, True])
+@pytest.mark.parametrize(("rule", "wide"), [(UpdateRule(), 1), (UpdateRule(from_probabilities=True), 2)])
+def test_what_a_step_holds_as_wide_as_the_vocabulary(rule: UpdateRule, wide: int, detach: bool) -> None:
+    """What the graph of a walk saves: the start, and each step's prediction; a distribution only to start from."""
+    y, w, targets, count = draw(B, S, V), draw(V, D), torch.zeros(B, S, dtype=torch.long), 3
+    saved: set[int] = set()
+
+    def save(tensor: Tensor) -> Tensor:
         if tensor.shape[-1:] == (V,):
-            held.add(tensor.untyped_storage().data_ptr())
+            saved.add(tensor.untyped_storage().data_ptr())
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
         size = torch.ones((), dtype=torch.float64, requires_grad=True)
-        walk = descend(lambda z, *_: (z.sum(-1), z * z), w, y, [Step(0, size)] * count, rule, differentiable=True)
-        loss = sum(cross_entropy(prediction, targets, V - 1) for prediction in walk.predictions)
-    assert isinstance(loss, Tensor)
+        steps = [Step(0, size)] * count
+        walked = list(walk(energy, Vocabulary(Table(w), rule), y, steps, differentiable=True, detach=detach))
+        loss = torch.stack([cross_entropy(step.y, targets, V - 1) for step in walked]).sum()
     loss.backward()
-    assert 0 < len(held) <= wide * count + 1
+    assert 0 < len(saved) <= wide * count + 1
 
 
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("rule", [UpdateRule(), UpdateRule(from_probabilities=True), UpdateRule(entropy=True)])
 @pytest.mark.parametrize("size", [torch.tensor(3.0), torch.rand(B, S, 1).add(0.1)], ids=["one size", "of positions"])
-def test_a_walk_s_gradient_norm_is_that_of_the_wide_slope(size: Tensor) -> None:
-    y, w = draw(B, S, V), draw(V, D)
-    walk = descend(lambda z, *_: (z.sum(-1), z * z), w, y, [Step(0, size)], Rule(), differentiable=False)
-    z = y.softmax(-1) @ w
-    torch.testing.assert_close(walk.gradient_norms[0].double(), ((z * z) @ w.T).norm(dim=-1).mean(), rtol=1e-5, atol=0)
+def test_a_step_is_that_of_plain_operations(
+    size: Tensor, rule: UpdateRule, few: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For few rows too, whose products take another form."""
+    if not few:
+        monkeypatch.setattr(linear, "FEW", 0)
+    y, w, size = draw(B, S, V).detach(), draw(V, D).detach(), size.double()
+    (walked,) = walk(energy, Vocabulary(Table(w.requires_grad_()), rule), y, [Step(0, size)], differentiable=False)
+    p = y.softmax(-1)
+    z = p @ w.detach()
+    slope = (z * z) @ w.detach().T
+    start = p if rule.from_probabilities else y - size * y if rule.entropy else y
+    torch.testing.assert_close(walked.y, start - size * slope)
+    torch.testing.assert_close(walked.energy, z.sum(-1) + ((p * p.log()).sum(-1) if rule.entropy else 0))
+    torch.testing.assert_close(walked.gradient_norm, slope.norm(dim=-1).mean())
+    assert not walked.y.requires_grad and not walked.energy.requires_grad

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.descent import Step
 from models.energy_transformer import Context, EnergyBlock, EnergyTransformer
-from tests.models.test_ebt import CONDITIONINGS, PAD, ROWS, D, S, fresh, model_of, train
+from models.layers.analytic import autograd_gradient
+from models.walk import Step
+from tests.models.small import CONDITIONINGS, PAD, ROWS, D, S, fresh, model_of, train
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
@@ -20,8 +21,8 @@ def test_evaluation_keeps_no_graph(conditioning: str) -> None:
     for grad in (False, True):
         with torch.set_grad_enabled(grad):
             start = model.start(ROWS[:, :-1], fixed=True)
-            walk = model.walk(ROWS[:, :-1], start, model.evaluation_steps(), differentiable=False)
-            for tensor in (model(ROWS[:, :-1]), *walk.predictions, *walk.energies, *walk.gradient_norms):
+            walked = list(model.walk(ROWS[:, :-1], start, model.evaluation_steps(), differentiable=False))
+            for tensor in (model(ROWS[:, :-1]), *(tensor for step in walked for tensor in step)):
                 assert tensor.grad_fn is None and not tensor.requires_grad
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -32,8 +33,8 @@ def test_evaluation_reports_the_loss_of_every_step() -> None:
         model.validation_step({"input_ids": rows}, 0)
     model.on_validation_epoch_end()
     start = model.start(ROWS[:, :-1], fixed=True)
-    walk = model.walk(ROWS[:, :-1], start, model.evaluation_steps(), differentiable=False)
-    for t, y in enumerate(walk.predictions):
+    walked = list(model.walk(ROWS[:, :-1], start, model.evaluation_steps(), differentiable=False))
+    for t, (y, *_) in enumerate(walked):
         expected = F.cross_entropy(y.flatten(0, 1), ROWS[:, 1:].flatten(), ignore_index=PAD).item()
         assert model.results[f"loss_step_{t + 1}"] == pytest.approx(expected, rel=1e-6)
     assert model.results["loss"] == pytest.approx(model.results["loss_step_2"], rel=1e-6)
@@ -50,18 +51,18 @@ def test_evaluation_reports_the_loss_of_every_step() -> None:
 def test_the_calibrated_first_step_has_a_deviation_of_one(flags: str) -> None:
     model = fresh(flags).double()
     before = torch.get_rng_state()
-    size = model.calibrate({"input_ids": ROWS})
+    size = model.calibrate({"input_ids": ROWS})["step_size"]
     assert torch.equal(torch.get_rng_state(), before)
-    assert size == model.step_size.item() and model.learning_rate_multipliers() == {"step_size": size}
+    assert size == model.step_size.item() and model.learning_rates() == {"step_size": size}
     start = model.start(ROWS[:, :-1], fixed=True)
     steps = [Step(0, factor * model.step_size.detach()) for factor in (1, 0)]
-    moved, stayed = (model.walk(ROWS[:, :-1], start, [step], differentiable=False).predictions[0] for step in steps)
+    moved, stayed = (next(model.walk(ROWS[:, :-1], start, [step], differentiable=False)).y for step in steps)
     assert (moved - stayed).std().item() == pytest.approx(1, abs=1e-9)
 
 
 def test_a_given_step_size_is_not_calibrated() -> None:
     model = fresh("--mcmc_step_size 2.5")
-    assert model.calibrate({"input_ids": ROWS}) is None and model.step_size.item() == 2.5
+    assert model.calibrate({"input_ids": ROWS}) == {} and model.step_size.item() == 2.5
 
 
 def test_a_step_size_is_drawn_once_for_a_walk_and_position() -> None:
@@ -100,14 +101,14 @@ def test_landscapes_are_repeated(
         drawn, evaluated = {(0,) * len(steps) for steps in drawn}, [0] * len(evaluated)
     found = {tuple(step.landscape for step in model.training_steps(1, 1)) for _ in range(200)}
     assert found == drawn
-    assert set(map(len, found)) <= set(model.thinking.step_counts)
+    assert set(map(len, found)) <= set(model.walk_settings.step_counts)
     assert [step.landscape for step in model.evaluation_steps()] == evaluated
 
 
 def test_the_published_system_2_takes_two_or_three_steps_and_evaluates_with_three() -> None:
     model = model_of("--recipe s2")
     counts = {len(model.training_steps(1, 1)) for _ in range(50)}
-    assert counts == {2, 3} == set(model.thinking.step_counts) and len(model.evaluation_steps()) == 3
+    assert counts == {2, 3} == set(model.walk_settings.step_counts) and len(model.evaluation_steps()) == 3
     steps = model.training_steps(1, 1)
     assert [step.create_graph for step in steps] == [False] * (len(steps) - 1) + [True]
 
@@ -116,8 +117,8 @@ def test_truncated_steps_leave_no_graph_behind() -> None:
     model, tokens = model_of("--recipe s2 --mcmc_num_steps 3 --ebt_type adaln"), ROWS[:, :-1]
     steps = model.training_steps(*tokens.shape)
     contexts = model.contexts(tokens, steps)
-    walk = model.walk(tokens, model.start(tokens), steps, differentiable=True, contexts=contexts)
-    assert [y.requires_grad for y in walk.predictions] == [False] * (len(steps) - 1) + [True]
+    walked = list(model.walk(tokens, model.start(tokens), steps, differentiable=True, contexts=contexts))
+    assert [step.y.requires_grad for step in walked] == [False] * (len(steps) - 1) + [True]
     assert [contexts(k).keys_values[0][0].requires_grad for k in range(3)] == [False, False, True]
 
 
@@ -151,8 +152,8 @@ def test_an_energy_of_ones_own_is_differentiated_by_autograd() -> None:
 
 def test_a_block_of_ones_own_is_differentiated_by_autograd() -> None:
     class Doubled(EnergyBlock):
-        def predict(self, *inputs: Any) -> Tensor:
-            return 2 * super().predict(*inputs)
+        def forward_prediction(self, *inputs: Any) -> Tensor:
+            return 2 * super().forward_prediction(*inputs)
 
     model, plain = model_of(), model_of()
     for block in model.network.blocks:
@@ -170,7 +171,7 @@ def test_the_type_of_the_head_is_not_assumed(head: str) -> None:
         model.network.head.weight = torch.zeros((), dtype=torch.float64)
     context = model.network.context(tokens, 0)
     energy, slope = model.network.energy_and_gradient(z, context, create_graph=False)
-    other, other_slope = model.network.autograd_gradient(z, context, create_graph=False)
+    other, other_slope = autograd_gradient(model.network.energy, z, context, create_graph=False)
     torch.testing.assert_close(energy, other, atol=1e-10, rtol=1e-10)
     torch.testing.assert_close(slope, other_slope, atol=1e-10, rtol=1e-10)
     assert slope.abs().max() > 1e-3

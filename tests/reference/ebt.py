@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.energy_language_model import EnergyLanguageModel
 from models.energy_transformer import EnergyShape, EnergyTransformer
+from models.language import EnergyLM
 from tests.reference.transformer import norm as rms_norm
 from tests.reference.transformer import rotated
 
@@ -126,7 +126,7 @@ def energies_of_row(network: EnergyTransformer, tokens: list[int], p_SV: Tensor,
 
 
 def walk_of_row(
-    model: EnergyLanguageModel,
+    model: EnergyLM,
     tokens: list[int],
     start_SV: Tensor,
     landscapes: list[int],
@@ -137,15 +137,15 @@ def walk_of_row(
 
     Truncated: the slopes of all steps but the last are constants.
     """
-    rule = model.thinking.rule
+    rule = model.rule
     y, predictions, energies = start_SV, [], []
     for t, (landscape, noise) in enumerate(zip(landscapes, noises_SV, strict=True)):
-        y = (y.detach() if rule.detach else y) + noise
+        y = (y.detach() if model.walk_settings.detach else y) + noise
         p = torch.softmax(y, dim=-1) if rule.normalize else y
         p = p if p.requires_grad else p.requires_grad_()
         energy = energies_of_row(model.network, tokens, p, landscape)
         (slope,) = torch.autograd.grad(energy.sum(), p, create_graph=True)
-        if model.thinking.truncate and t < len(landscapes) - 1:
+        if model.walk_settings.truncate and t < len(landscapes) - 1:
             slope = slope.detach()
         y = (p if rule.from_probabilities else y) - size * slope
         predictions.append(y)
@@ -153,10 +153,10 @@ def walk_of_row(
     return predictions, energies
 
 
-def loss_of_batch(model: EnergyLanguageModel, rows: Tensor, predictions: list[list[Tensor]]) -> Tensor:
+def loss_of_batch(model: EnergyLM, rows: Tensor, predictions: list[list[Tensor]]) -> Tensor:
     """The training loss of rows [B, S+1] whose predictions, by row and step [S, V], were found."""
     steps = len(predictions[0])
-    wanted = [steps - 1] if model.thinking.last_step_only or model.thinking.truncate else range(steps)
+    wanted = [steps - 1] if model.walk_settings.last_step_only or model.walk_settings.truncate else range(steps)
     by_step = []
     for t in wanted:
         losses = []
@@ -168,10 +168,10 @@ def loss_of_batch(model: EnergyLanguageModel, rows: Tensor, predictions: list[li
     return sum(by_step) / torch.tensor(len(by_step))
 
 
-def contrast_of_batch(model: EnergyLanguageModel, rows: Tensor, energies: list[list[Tensor]]) -> Tensor:
+def contrast_of_batch(model: EnergyLM, rows: Tensor, energies: list[list[Tensor]]) -> Tensor:
     """How much the energy before the last step is below the true token's, on the last landscape."""
     network, terms = model.network, []
-    landscape = 0 if network.landscape is None else model.thinking.landscapes - 1
+    landscape = 0 if network.landscape is None else model.walk_settings.landscapes - 1
     for row, walk in zip(rows.tolist(), energies, strict=True):
         truth = F.one_hot(torch.tensor(row[1:]), network.shape.vocab_size).double()
         better = torch.log1p(torch.exp(energies_of_row(network, row[:-1], truth, landscape) - walk[-1]))

@@ -1,14 +1,21 @@
-"""Run folders written by hand: what a training leaves behind, in milliseconds."""
+"""Run folders written by hand, in milliseconds, and `python -m runs` called on them."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from config import parse_command_line
 from config.record import to_dict
+from runs.__main__ import main
 
 
 @cache
@@ -41,6 +48,78 @@ def make_run(
     return folder
 
 
+def fake_run(
+    logs: Path,
+    name: str = "tiny",
+    seed: int = 0,
+    rows: list[dict[str, Any]] | None = None,
+    flags: tuple[str, ...] = (),
+    offset: float = 0.0,
+    steps: int = 200,
+    flops: bool = True,
+    number: int = 0,
+) -> Path:
+    """A run folder written by hand, with a loss that falls to 1 + offset."""
+    config = to_dict(parse_command_line(["--seed", str(seed), "--logs_dir", str(logs), *flags]))
+    config["run"]["run_name"] = name  # a record may have been written by another program, with fewer scruples
+    slug = re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.")
+    path = logs / "runs" / f"{slug}_20260102-0304{number:02}_{seed:06x}"
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(config))
+    (path / "command.txt").write_text("python train_model.py\n")
+    if rows is None:
+        rows = []
+        for step in range(0, steps + 1, 10):
+            row: dict[str, Any] = {"step": step, "tokens": 64 * step, "seconds": 0.5 * step, "attempt": 1}
+            row |= {"flops": 1e9 * step} if flops else {}
+            loss = 1 + offset + 4 * math.exp(-step / 40)
+            rows.append({**row, "train_loss": loss, "energy_first": 1.0 + step, "energy_last": -1.0 - step})
+            if step % 20 == 0:
+                rows.append(
+                    {**row, "valid_loss": loss + 0.1, "valid_loss_step_1": loss + 0.3, "valid_loss_step_2": loss}
+                )
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    began = {"attempt": 1, "start": "2026-01-02T03:04:05+0000", "first_step": 0}
+    ended = {"attempt": 1, "end": "2026-01-02T03:14:05+0000", "last_step": steps, "cause": "finished"}
+    (path / "attempts.jsonl").write_text(f"{json.dumps(began)}\n{json.dumps(ended)}\n")
+    return path
+
+
+# The task.json of a task that is none of this project's: a higher score is better.
+POINTS_TASK: dict[str, Any] = {
+    "name": "mixture",
+    "unit": "points",
+    "headline": "valid_score",
+    "models": {"ebt": "energy model"},
+    "measures": [
+        {
+            "name": "score",
+            "title": "score",
+            "unit": "share of points",
+            "better": "higher",
+            "split": True,
+            "scale": None,
+        },
+        {"name": "rmse/*", "title": "error of *", "unit": "mm", "better": "lower", "split": True, "scale": 1.0},
+        {"name": "noise", "title": "level of the noise", "unit": "mm", "better": None, "split": False, "scale": None},
+    ],
+    "twin": {},
+}
+
+
+def make_point_run(
+    logs: Path, name: str = "spots", *flags: str, day: int = 1, scores: tuple[float, ...] = (0.5, 0.9, 0.8)
+) -> Path:
+    """A run of that task, with a row a score every 10 steps."""
+    folder = make_run(logs, name, *flags, "--max_steps", "30", day=day, losses=())
+    (folder / "task.json").write_text(json.dumps(POINTS_TASK))
+    for place, score in enumerate(scores, 1):
+        row = {"step": 10 * place, "epoch": 0.1, "points": 1000 * place, "flops": 1e9 * place, "seconds": 5 * place}
+        row |= {"attempt": 1, "train_score": score + 0.1, "noise": 0.3, "valid_rmse/left": 2.0 - score}
+        write_rows(folder / "metrics.jsonl", row | {"valid_score": score, "points_per_second": 200.0 + place})
+    return folder
+
+
 def row_at(step: int, loss: float) -> dict[str, Any]:
     place = {"step": step, "epoch": 0.1, "tokens": step * 100, "flops": step * 1e9, "seconds": step * 0.5, "attempt": 1}
     return {**place, "train_loss": loss + 0.1, "valid_loss": loss, "valid_accuracy": 1 / loss}
@@ -49,3 +128,24 @@ def row_at(step: int, loss: float) -> dict[str, Any]:
 def write_rows(path: Path, *rows: dict[str, Any]) -> None:
     with open(path, "a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+class Command:
+    """`python -m runs`: what it prints, its complaint, or its table as rows of words."""
+
+    def __init__(self, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.logs, self.capsys = logs, capsys
+
+    def __call__(self, *words: str) -> str:
+        assert main([*words, "--logs_dir", str(self.logs)]) == 0
+        return self.capsys.readouterr().out
+
+    def refused(self, *words: str) -> str:
+        assert main([*words, "--logs_dir", str(self.logs)]) == 2
+        out, err = self.capsys.readouterr()
+        assert not out
+        return err.removesuffix("\n")
+
+    def names(self, *words: str) -> list[str]:
+        rows = csv.DictReader(io.StringIO(self("list", "--csv", "--columns", "name", *words)))
+        return [row["name"] for row in rows]

@@ -17,9 +17,9 @@ from config import parse_command_line
 from core.errors import UserError
 from core.files import append_row, read_rows
 from runs import RunFolder
-from runs.attempts import merged
-from runs.causes import by_slurm, seconds
-from runs.signals import GOES_ON, listener
+from runs.attempts import cause_by_slurm, merge_attempts
+from runs.process import EXIT_RESUMABLE, signals
+from runs.slurm import parse_duration
 
 ENDED = {"attempt": 1, "end": "x", "last_step": 3, "cause": "finished"}
 
@@ -84,7 +84,7 @@ def test_how_an_attempt_ends(folder: RunFolder) -> None:
     (folder.checkpoints / "step_00000004.ckpt").touch()
     endings: list[tuple[type[BaseException], tuple[Any, ...], str]] = [
         (KeyboardInterrupt, (), "stopped by hand"),
-        (SystemExit, (GOES_ON,), "interrupted"),
+        (SystemExit, (EXIT_RESUMABLE,), "interrupted"),
         (SystemExit, (1,), "error: exit status 1"),
         (MemoryError, (), "out of memory"),
         (RuntimeError, ("[enforce fail] DefaultCPUAllocator: can't allocate memory",), "out of memory"),
@@ -108,13 +108,13 @@ def test_steps_lost_are_those_since_the_checkpoint_that_the_next_attempt_goes_on
     append_row(folder.metrics, {"step": 9})
     with pytest.raises(RuntimeError), folder.attempt(config, 0):
         raise RuntimeError
-    assert merged(read_rows(folder.attempts))[0]["steps_lost"] == 1
+    assert merge_attempts(read_rows(folder.attempts))[0]["steps_lost"] == 1
     with folder.attempt(config, 6) as attempt:  # the checkpoint of step 8 was damaged
-        assert merged(read_rows(folder.attempts))[0]["steps_lost"] == 3
+        assert merge_attempts(read_rows(folder.attempts))[0]["steps_lost"] == 3
         attempt.end(12, "finished")
     with folder.attempt(config, 8):  # of a run that was finished none is lost
         pass
-    assert merged(read_rows(folder.attempts))[1] | {"start": 0, "end": 0, "host": 0, "pid": 0} == {
+    assert merge_attempts(read_rows(folder.attempts))[1] | {"start": 0, "end": 0, "host": 0, "pid": 0} == {
         **{"attempt": 2, "first_step": 6, "start": 0, "host": 0, "pid": 0, "end": 0},
         **{"last_step": 12, "steps_lost": 0, "cause": "finished"},
     }
@@ -126,9 +126,9 @@ def test_the_sign_of_life_of_a_killed_attempt_counts(folder: RunFolder) -> None:
     sign = folder.path / "heartbeat.json"
     for when, last in ((time.time() + 5, 40), (0, 2)):  # the second is that of an attempt before it
         sign.write_text(json.dumps({"time": when, "step": 40}))
-        assert folder.seen_step(merged(read_rows(folder.attempts))[0]) == last
+        assert folder.last_seen_step(merge_attempts(read_rows(folder.attempts))[0]) == last
     sign.write_text("{")
-    assert folder.seen_step(merged(read_rows(folder.attempts))[0]) == 2
+    assert folder.last_seen_step(merge_attempts(read_rows(folder.attempts))[0]) == 2
 
 
 SCONTROL = """\
@@ -173,7 +173,7 @@ def test_slurm_tells_why_it_sent_a_signal(
     job(fields)
     with folder.attempt(parse_command_line([]), 0) as attempt:
         attempt.end(3, "interrupted: SIGTERM")
-    assert merged(read_rows(folder.attempts))[0]["cause"] == (cause or "interrupted: SIGTERM")
+    assert merge_attempts(read_rows(folder.attempts))[0]["cause"] == (cause or "interrupted: SIGTERM")
 
 
 KILLED = [
@@ -207,22 +207,22 @@ def test_a_job_of_before_is_asked_after(
 
 def test_a_signal_is_on_record_at_once(folder: RunFolder) -> None:
     with folder.attempt(parse_command_line([]), 0):
-        assert listener.tell is not None
-        listener.tell("SIGTERM")
-        row = merged(read_rows(folder.attempts))[0]
+        assert signals.tell is not None
+        signals.tell("SIGTERM")
+        row = merge_attempts(read_rows(folder.attempts))[0]
         assert row["signal"] == "SIGTERM" and row["told"] >= row["start"] and "end" not in row
 
 
 @given(st.integers(0, 9), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
 def test_durations(days: int, hours: int, minutes: int, second: int) -> None:
     expected = ((days * 24 + hours) * 60 + minutes) * 60 + second
-    assert seconds(f"{days}-{hours:02}:{minutes:02}:{second:02}") == expected
-    assert seconds(f"{days * 24 + hours}:{minutes:02}:{second:02}") == expected
+    assert parse_duration(f"{days}-{hours:02}:{minutes:02}:{second:02}") == expected
+    assert parse_duration(f"{days * 24 + hours}:{minutes:02}:{second:02}") == expected
 
 
 @given(st.text(max_size=12))
 def test_what_is_no_duration_is_endless(text: str) -> None:
-    assert seconds(text) == float("inf") or text[:1].isdigit()
+    assert parse_duration(text) == float("inf") or text[:1].isdigit()
 
 
 SAID = st.sampled_from(["", "None", "3", "COMPLETING", "RUNNING", "N/A", "2026-01-01T00:00:00", "²"])
@@ -231,4 +231,4 @@ FIELDS = st.sampled_from(["JobState", "Restarts", "PreemptTime", "StartTime", "R
 
 @given(st.dictionaries(FIELDS, SAID))
 def test_no_answer_of_slurm_is_an_error(fields: dict[str, str]) -> None:
-    assert by_slurm(fields, 0) in (None, "preempted", "requeued", "cancelled", "time limit")
+    assert cause_by_slurm(fields, 0) in (None, "preempted", "requeued", "cancelled", "time limit")

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from runs.diff import code_diff, files_of
-from runs.reading import Run
+from runs.run import Run
 from tests.conftest import ROOT
-from tests.runs.folders import make_run
-from tests.runs.test_listing import Command
+from tests.runs.folders import Command, make_run
 
 
 @pytest.fixture

@@ -13,22 +13,21 @@ from typing import Any
 
 import pytest
 
-from runs import database, index
+from runs import index
 from runs.__main__ import main
-from runs.database import VERSION
-from runs.index import Record, load
-from runs.measured import Measured, measure
+from runs.index import VERSION, IndexedRun, load
+from runs.metrics import LANGUAGE_TASK, MetricSummary, summarise_metrics
 from runs.summary import summarise
 from tests.runs.folders import make_run, row_at, write_rows
 
 
-def fresh(logs: Path) -> list[Record]:
+def fresh(logs: Path) -> list[IndexedRun]:
     """What the folders alone say."""
     (logs / "index.sqlite").unlink(missing_ok=True)
     return load(logs)
 
 
-def everything(records: list[Record]) -> list[object]:
+def everything(records: list[IndexedRun]) -> list[object]:
     return [(record.run_id, record.facts, record.config, record.last, record.best) for record in records]
 
 
@@ -43,12 +42,16 @@ def test_what_is_known_of_a_run(tmp_path: Path) -> None:
         assert record.facts == {
             "name": "try",
             "state": "finished",
+            "cause": "finished",
             "began": record.run.began,
             "attempts": 1,
+            "job": None,
             "tags": [tag],
             "archived": False,
             "parent": "other_20260101-110000_aaaaaa",
             "note": "first line",
+            "notes": 1,
+            "alarms": 0,
             "problems": [],
         }
         assert not record.is_archived
@@ -102,29 +105,29 @@ def test_what_changed_just_now_may_change_again_unseen(tmp_path: Path) -> None:
 def test_metrics_are_read_on_from_where_they_were_read_to(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     write_rows(path, row_at(10, 3.0), row_at(20, 2.0))
-    first = measure(path)
+    first = summarise_metrics(path, LANGUAGE_TASK)
     with open(path, "a") as file:
         file.write('{"step": 30, "valid_loss": 0.')  # still being written
-    assert measure(path, first) == first == measure(path)
+    assert summarise_metrics(path, LANGUAGE_TASK, first) == first == summarise_metrics(path, LANGUAGE_TASK)
     with open(path, "a") as file:
         file.write('5}\n{"step": 40, "valid_loss": 1.0}\nnonsense\n[1]\n\n')
-    grown = measure(path, first)
-    assert grown == measure(path)
+    grown = summarise_metrics(path, LANGUAGE_TASK, first)
+    assert grown == summarise_metrics(path, LANGUAGE_TASK)
     assert (grown.last["valid_loss"], grown.best["valid_loss"]) == (1.0, (0.5, 30))
     assert (grown.rows, grown.damaged) == (4, 2)
     rows = path.read_text().split("\n")
     path.write_text("\n".join(rows[:2]) + "\n")  # a resume cuts it and writes on, to the same length and beyond
     write_rows(path, *(row_at(step, 9.0) for step in range(30, 80, 10)))
-    assert measure(path, grown) == measure(path)
+    assert summarise_metrics(path, LANGUAGE_TASK, grown) == summarise_metrics(path, LANGUAGE_TASK)
     path.unlink()
-    assert measure(path, grown) == Measured()
+    assert summarise_metrics(path, LANGUAGE_TASK, grown) == MetricSummary()
 
 
 def test_the_best_is_a_number(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     values = ["NaN", "-Infinity", '"0.1"', "true", "null", "2", "[0]", "1.5", str(10**400)]
     path.write_text("".join(f'{{"step": {step}, "valid_loss": {value}}}\n' for step, value in enumerate(values)))
-    found = measure(path)
+    found = summarise_metrics(path, LANGUAGE_TASK)
     assert found.best["valid_loss"] == (1.5, 7) and found.rows == len(values)
     assert "valid_loss" not in found.last, "the last value is none that can be computed with"
 
@@ -141,7 +144,7 @@ def test_a_damaged_index_is_made_again(tmp_path: Path, content: bytes, capsys: p
     assert everything(load(tmp_path)) == before and not capsys.readouterr().err
 
 
-@pytest.mark.parametrize("fault", ["PRAGMA user_version = 99", "DROP TABLE groups", "UPDATE runs SET read = 'x'"])
+@pytest.mark.parametrize("fault", ["PRAGMA user_version = 99", "DROP TABLE texts", "UPDATE runs SET read = 'x'"])
 def test_an_index_of_another_version_or_half_of_one_is_made_again(tmp_path: Path, fault: str) -> None:
     folder = make_run(tmp_path)
     before = everything(load(tmp_path))
@@ -159,7 +162,7 @@ def test_without_a_usable_index_the_folders_answer(
 ) -> None:
     folder = make_run(tmp_path)
     before = everything(load(tmp_path))
-    monkeypatch.setattr(database, "PATIENCE", 0.05)
+    monkeypatch.setattr(index, "TIMEOUT_SECONDS", 0.05)
     holder = sqlite3.connect(tmp_path / "index.sqlite")
     holder.execute("BEGIN EXCLUSIVE")
     assert everything(load(tmp_path)) == before

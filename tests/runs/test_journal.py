@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from core.files import read_rows
-from runs.reading import Run
-from tests.runs.folders import make_run, write_rows
-from tests.runs.test_listing import Command
+from runs.run import Run
+from tests.runs.folders import Command, make_run, write_rows
 
 
 @pytest.fixture

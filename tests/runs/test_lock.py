@@ -21,8 +21,8 @@ import pytest
 from runs import RunFolder, lock
 from runs.folder import RunError
 from runs.index import load
-from runs.lock import Lock, holder, owner_file
-from runs.reading import Run
+from runs.lock import Lock, lock_holder, owner_file
+from runs.run import Run
 from tests.conftest import ROOT, Door
 from tests.runs.folders import make_run
 
@@ -114,7 +114,7 @@ def test_of_several_at_once_one_has_it(tmp_path: Path, no_locks: None) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     (winner,) = (process for process in others if process.poll() is None)
-    assert holder(path) == winner.pid
+    assert lock_holder(path) == winner.pid
     winner.kill()
     assert [process.communicate()[0] for process in others].count("mine\n") == 1
     assert [file.name for file in tmp_path.iterdir() if "owner." in file.name] == []
@@ -131,16 +131,16 @@ def test_another_machine_has_to_give_a_sign_of_life(
 ) -> None:
     owner, over = of_another_machine(tmp_path / "lock"), threading.Event()
     record = json.loads(owner.read_text())
-    living = threading.Thread(target=lock.beat, args=(owner, record, over))
+    living = threading.Thread(target=lock.write_heartbeats, args=(owner, record, over))
     living.start()
     with pytest.raises(BlockingIOError, match="n7 has it"):
         Lock(tmp_path / "lock").acquire()
-    assert holder(tmp_path / "lock") == -1
+    assert lock_holder(tmp_path / "lock") == -1
     over.set()
     living.join()
     mine = Lock(tmp_path / "lock")
     mine.acquire()
-    assert holder(tmp_path / "lock") == os.getpid()
+    assert lock_holder(tmp_path / "lock") == os.getpid()
     assert f"{owner} is of n7: waiting up to 1 s for a sign of life\n" in capsys.readouterr().err
 
 
@@ -154,14 +154,15 @@ def test_an_earlier_start_of_the_same_job_is_over(
     Lock(tmp_path / "lock").acquire()
     monkeypatch.setattr(lock, "SILENCE", 0.5)
     of_another_machine(tmp_path / "lock", job="17", restart="1")
-    assert not lock.lives(owner_file(tmp_path / "lock"), {"machine": "elsewhere", "job": "17", "restart": "1"})
+    record = {"machine": "elsewhere", "job": "17", "restart": "1"}
+    assert not lock.is_holder_alive(owner_file(tmp_path / "lock"), record)
 
 
 def test_a_node_that_sees_locks_respects_one_that_does_not(tmp_path: Path) -> None:
     with held(tmp_path / "lock"):
         with pytest.raises(BlockingIOError):
             Lock(tmp_path / "lock").acquire()
-        assert holder(tmp_path / "lock") > 0
+        assert lock_holder(tmp_path / "lock") > 0
     mine = Lock(tmp_path / "lock")
     mine.acquire()
     assert not mine.is_by_file and not owner_file(tmp_path / "lock").exists()

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runs.__main__ import main
-from runs.export import by_epoch, to_csv
-from runs.metrics import Metric, describe, schema
+from runs.metrics import LANGUAGE_TASK, Metric, best_values, by_epoch, schema, to_csv
 from tests.conftest import ROOT
 
 
@@ -36,14 +35,29 @@ from tests.conftest import ROOT
     ],
 )
 def test_a_column_is_described(name: str, meaning: Metric) -> None:
-    assert describe(name) == meaning
+    assert LANGUAGE_TASK.measure(name) == meaning
 
 
 @given(st.text())
 def test_any_name_is_described(name: str) -> None:
-    found = describe(name)
+    found = LANGUAGE_TASK.measure(name)
     assert found.better in ("lower", "higher", None) and (found.title or not name)
     assert json.loads(json.dumps(schema([name]))) == {name: vars(found)}
+
+
+def test_best_is_by_the_metrics_own_direction() -> None:
+    values = {10: 3.0, 20: 1.0, 30: math.nan, 12_345_678: 2.0}
+    names = ("valid_loss", "valid_accuracy", "energy_gap", "learning_rate/a")
+    best = best_values([{"step": step, **dict.fromkeys(names, value)} for step, value in values.items()], LANGUAGE_TASK)
+    assert best == {"valid_loss": (1.0, 20), "valid_accuracy": (3.0, 10), "valid_targets": (0.0, 10)}
+
+
+def test_the_best_is_of_the_largest_evaluation_after_step_0() -> None:
+    measured = [(0, 512, 0.5), (10, 64, 2.0), (20, 64, 1.5), (20, 512, 1.8)]
+    rows = [{"step": step, "valid_targets": seen, "valid_loss": loss} for step, seen, loss in measured]
+    assert best_values(rows, LANGUAGE_TASK)["valid_loss"] == (1.8, 20)
+    assert best_values(rows[:3], LANGUAGE_TASK)["valid_loss"] == (1.5, 20)
+    assert best_values(rows[3:], LANGUAGE_TASK, best_values(rows[:3], LANGUAGE_TASK))["valid_loss"] == (1.8, 20)
 
 
 ROWS: list[dict[str, Any]] = [

@@ -6,65 +6,28 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from config import RunConfig, SettingsError, parse_command_line
+from core.environment import JOB_RUN_DIR, NOTIFY
 from core.files import append_row, write_json
-from core.notify import VARIABLE, hide, mark_of, masked, target_of
+from core.notify import hide, mark_of, masked, target_of
 from launch.__main__ import main
-from runs.folder import JOB_RUN_DIR
 from runs.notify import Notifier, notifier, tell_the_end
-from runs.signals import BY_HAND, GOES_ON
+from runs.process import EXIT_BY_HAND, EXIT_RESUMABLE
 from tests.conftest import ROOT, Door
+from tests.runs.hook import TOKEN, Hook, hook
 
-TOKEN = "T0KEN-of-the-hook"
-
-
-class Hook:
-    """A server that notes what it is sent; answers: the statuses it gives in turn, the last one for ever; 0 hangs."""
-
-    def __init__(self) -> None:
-        self.notices: list[dict[str, Any]] = []
-        self.answers = [200]
-        hook = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                notice = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                hook.notices.append({**notice, "path": self.path})
-                answer = hook.answers.pop(0) if len(hook.answers) > 1 else hook.answers[0]
-                if not answer:
-                    time.sleep(5)
-                self.send_response(answer or 200)
-                self.end_headers()
-
-            def log_message(self, format: str, *arguments: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}/services/{TOKEN}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-
-@pytest.fixture
-def hook() -> Iterator[Hook]:
-    hook = Hook()
-    yield hook
-    hook.server.shutdown()
+__all__ = ["hook"]
 
 
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test is told of another's; tries are short."""
-    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setenv(NOTIFY, "")
     monkeypatch.setattr("runs.notify.PAUSE", 0.05)
 
 
@@ -78,7 +41,7 @@ def run(tmp_path: Path) -> Path:
 
 def told(target: str, run: Path, *sentences: str, patience: float = 22) -> float:
     """Seconds that it took to tell all of them."""
-    os.environ[VARIABLE] = target
+    os.environ[NOTIFY] = target
     one = Notifier()
     one.begin(None, run)
     for sentence in sentences:
@@ -124,11 +87,11 @@ def test_the_record_has_a_mark(target: str, mark: str) -> None:
 )
 def test_a_command_line_is_hidden_and_the_environment_has_it(words: list[str], shown: list[str]) -> None:
     assert hide(words) == shown and hide(shown) == shown
-    assert os.environ[VARIABLE] == ("https://a/b" if "***" in str(shown) else "")
+    assert os.environ[NOTIFY] == ("https://a/b" if "***" in str(shown) else "")
 
 
 def test_a_script_without_a_secret_is_its_own_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "https://a/b")
+    monkeypatch.setenv(NOTIFY, "https://a/b")
     assert [target_of(mark) for mark in ("tell.sh", "https://x/***", None)] == ["tell.sh", "https://a/b", "https://a/b"]
     assert masked(b"train --notify https://a/b --seed 1") == b"train --notify https://a/*** --seed 1"
 
@@ -198,7 +161,7 @@ def test_one_retry(hook: Hook, run: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_what_fails_or_hangs_is_a_line(
     target: str, words: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("runs.notify.PATIENCE", 0.3)
+    monkeypatch.setattr("runs.notify.TIMEOUT_SECONDS", 0.3)
     assert told(target, run, "x.") < 3
     said = capsys.readouterr().err
     assert said == f"--notify {words}; nobody was told: try_1: x.\n" and TOKEN not in said
@@ -208,9 +171,9 @@ def test_a_hook_that_hangs_holds_nothing_up(
     hook: Hook, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hook.answers = [0]
-    monkeypatch.setattr("runs.notify.PATIENCE", 0.3)
+    monkeypatch.setattr("runs.notify.TIMEOUT_SECONDS", 0.3)
     assert told(hook.url, run, "x.") < 3 and "no answer within 0 s" in capsys.readouterr().err
-    monkeypatch.setattr("runs.notify.PATIENCE", 60)
+    monkeypatch.setattr("runs.notify.TIMEOUT_SECONDS", 60)
     assert told(hook.url, run, "x.", patience=0.2) < 1
     assert "not all was told within 0 s, and the run waits no longer" in capsys.readouterr().err
 
@@ -220,7 +183,7 @@ def test_a_hook_that_hangs_holds_nothing_up(
 
 def ended(run: Path, cause: str, status: int, target: str) -> None:
     """A run that ends in this way."""
-    os.environ[VARIABLE] = target
+    os.environ[NOTIFY] = target
 
     def train(config: RunConfig) -> int:
         notifier.begin(config, run)
@@ -239,7 +202,12 @@ def ended(run: Path, cause: str, status: int, target: str) -> None:
         ("finished", 0, "end", "try_1: finished at step 7, validation loss 1.5000."),
         ("finished", 3, "end", "try_1: finished at step 7, validation loss 1.5000; its --goal was not met."),
         ("diverged", 1, "failure", "try_1: ended at step 7: diverged, validation loss 1.5000."),
-        ("interrupted: SIGHUP", GOES_ON, "failure", "try_1: ended at step 7: interrupted: SIGHUP, validation loss"),
+        (
+            "interrupted: SIGHUP",
+            EXIT_RESUMABLE,
+            "failure",
+            "try_1: ended at step 7: interrupted: SIGHUP, validation loss",
+        ),
     ],
 )
 def test_ends(cause: str, status: int, event: str, text: str, run: Path, hook: Hook) -> None:
@@ -257,15 +225,15 @@ def test_an_error_is_told_and_raised(run: Path, hook: Hook) -> None:
 def test_what_goes_on_by_itself_or_was_stopped_by_hand_is_not_told(
     run: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended(run, "stopped by hand", BY_HAND, hook.url)
+    ended(run, "stopped by hand", EXIT_BY_HAND, hook.url)
     monkeypatch.setenv(JOB_RUN_DIR, str(run))
-    ended(run, "preempted", GOES_ON, hook.url)
+    ended(run, "preempted", EXIT_RESUMABLE, hook.url)
     assert hook.notices == []
 
 
 def test_a_job_that_is_not_queued_again(run: Path, hook: Hook, capsys: pytest.CaptureFixture[str]) -> None:
     write_json(run / "job.json", {"starts": [0, 0, 0]})
-    assert main(["ended", str(run), "no.log", str(GOES_ON), "--notify", hook.url]) == 2
+    assert main(["ended", str(run), "no.log", str(EXIT_RESUMABLE), "--notify", hook.url]) == 2
     (notice,) = hook.notices
     assert notice["event"] == "stuck" and "it is not queued again" in notice["text"]
     assert "it is not queued again" in capsys.readouterr().err
@@ -294,7 +262,7 @@ def test_a_run_tells_and_keeps_nothing(door: Door, hook: Hook) -> None:
     assert "/***" in (run / "command.txt").read_text()
     assert list(run.glob("wandb/*run-*")), "the files of W&B were among them"
     command = [sys.executable, "train_model.py", "--resume_training_ckpt", str(run / "checkpoints" / "last.ckpt")]
-    own = {**os.environ, VARIABLE: hook.url}
+    own = {**os.environ, NOTIFY: hook.url}
     done = subprocess.run([*command, "--logs_dir", str(door.logs)], cwd=ROOT, env=own, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [notice["event"] for notice in hook.notices[2:]] == ["goal", "end"]

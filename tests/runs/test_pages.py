@@ -21,54 +21,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config import parse_command_line
-from config.record import to_dict
 from core.errors import UserError
 from runs.__main__ import main
+from runs.metrics import LANGUAGE_TASK
 from runs.pages import page, serve, write_after_run
-from runs.pages.curves import Column, curves_of, decimate, extremes, places, plain, read_columns, spark
-from runs.pages.details import details_of
+from runs.pages.curves import Column, curves_of, decimate, places, plain, read_columns, spark
+from runs.pages.run_page import details_of, differing
 from runs.pages.server import allowed, make_server
 from runs.pages.site import Site, quoted, template
-from runs.pages.summary import differing
-from runs.reading import Run
-
-
-def fake_run(
-    logs: Path,
-    name: str = "tiny",
-    seed: int = 0,
-    rows: list[dict[str, Any]] | None = None,
-    flags: tuple[str, ...] = (),
-    offset: float = 0.0,
-    steps: int = 200,
-    flops: bool = True,
-    number: int = 0,
-) -> Path:
-    """A run folder written by hand, with a loss that falls to 1 + offset."""
-    config = to_dict(parse_command_line(["--seed", str(seed), "--logs_dir", str(logs), *flags]))
-    config["run"]["run_name"] = name  # a record may have been written by another program, with fewer scruples
-    slug = re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.")
-    path = logs / "runs" / f"{slug}_20260102-0304{number:02}_{seed:06x}"
-    path.mkdir(parents=True)
-    (path / "config.json").write_text(json.dumps(config))
-    (path / "command.txt").write_text("python train_model.py\n")
-    if rows is None:
-        rows = []
-        for step in range(0, steps + 1, 10):
-            row: dict[str, Any] = {"step": step, "tokens": 64 * step, "seconds": 0.5 * step, "attempt": 1}
-            row |= {"flops": 1e9 * step} if flops else {}
-            loss = 1 + offset + 4 * math.exp(-step / 40)
-            rows.append({**row, "train_loss": loss, "energy_first": 1.0 + step, "energy_last": -1.0 - step})
-            if step % 20 == 0:
-                rows.append(
-                    {**row, "valid_loss": loss + 0.1, "valid_loss_step_1": loss + 0.3, "valid_loss_step_2": loss}
-                )
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    began = {"attempt": 1, "start": "2026-01-02T03:04:05+0000", "first_step": 0}
-    ended = {"attempt": 1, "end": "2026-01-02T03:14:05+0000", "last_step": steps, "cause": "finished"}
-    (path / "attempts.jsonl").write_text(f"{json.dumps(began)}\n{json.dumps(ended)}\n")
-    return path
+from runs.run import Run
+from tests.runs.folders import fake_run
 
 
 def data_of(file: Path) -> Any:
@@ -147,35 +109,26 @@ def test_many_rows_and_many_curves_make_a_small_page_with_every_spike() -> None:
 def test_an_axis_that_was_not_recorded_is_left_out() -> None:
     steps = np.arange(10.0)
     columns = {"step": Column(steps, steps), "tokens": Column(steps, 5 * steps), "flops": Column(steps[8:], steps[8:])}
-    assert places(columns).keys() == {"step", "tokens"}
-    assert places({}) == {}
+    assert places(columns, "tokens").keys() == {"step", "tokens"}
+    assert places({}, "tokens") == {}
 
 
-def test_best_is_by_the_metrics_own_direction() -> None:
-    steps = np.array([10.0, 20.0, 30.0, 12_345_678.0])
-    values = np.array([3.0, 1.0, math.nan, 2.0])
-    columns = {
-        name: Column(steps, values) for name in ("valid_loss", "valid_accuracy", "energy_gap", "learning_rate/a")
-    }
-    found = extremes(columns)
-    assert found == {"valid_loss": [2, 1, 20], "valid_accuracy": [2, 3, 10], "energy_gap": [2, None, None]}
-    assert extremes({"valid_loss": Column(steps, -steps)})["valid_loss"][2] == 12_345_678
-    assert spark({"train_loss": Column(steps, values)}) == [3, 1, 2] and spark({}) == []
+def test_a_small_curve_of_few_points() -> None:
+    column = Column(np.array([10.0, 20.0, 30.0, 40.0]), np.array([3.0, 1.0, math.nan, 2.0]))
+    assert spark({"train_loss": column}, LANGUAGE_TASK) == [3, 1, 2] and spark({}, LANGUAGE_TASK) == []
 
 
-def test_the_best_is_of_the_largest_evaluation_after_step_0() -> None:
+def test_a_series_says_over_how_much_it_was_evaluated() -> None:
     steps = np.array([0.0, 10.0, 20.0, 20.0])
     seen, loss = np.array([512.0, 64.0, 64.0, 512.0]), np.array([0.5, 2.0, 1.5, 1.8])
     columns = {"valid_loss": Column(steps, loss), "valid_targets": Column(steps, seen)}
     columns["valid_bits_per_byte"] = Column(steps, loss / math.log(2) / 4)  # four bytes a token
-    found = extremes(columns)
-    assert found["valid_loss"] == [1.8, 1.8, 20]
-    assert extremes({name: Column(column.step[:3], column.value[:3]) for name, column in columns.items()})[
-        "valid_loss"
-    ] == [1.5, 1.5, 20]
     series = curves_of(columns, {})["series"]
     assert series["valid_loss"]["of"] == [512, 64, 64, 512]
     assert series["valid_bits_per_byte"]["of"] == [2050, 256, 256, 2050]  # bytes, to three digits
+    assert series["valid_loss"]["instead"] == "valid_bits_per_byte"
+    assert series["valid_loss"]["needs"] == ["data", "limits", "tokenizer"]
+    assert series["valid_bits_per_byte"]["needs"] == ["data", "limits"]
     columns["valid_accuracy"] = Column(steps[:2], loss[:2])  # rows that do not fit together say nothing
     assert "of" not in curves_of(columns, {})["series"]["valid_accuracy"]
 

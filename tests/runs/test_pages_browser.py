@@ -14,7 +14,7 @@ import pytest
 
 from runs.pages.server import make_server
 from runs.pages.site import Site
-from tests.runs.test_pages import fake_run
+from tests.runs.folders import fake_run, make_point_run
 
 if not os.environ.get("CI"):
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
@@ -200,6 +200,46 @@ def test_a_failure_and_the_last_losses_are_on_top(window: Window, tmp_path: Path
     assert facts["Last training loss"] == "2.5000"
     heights = [page.locator(place).bounding_box()["y"] for place in (".failure", ".facts", ".plot >> nth=0")]  # type: ignore[index]
     assert heights == sorted(heights) and heights[1] < 400
+
+
+def test_a_run_of_another_task_is_told_in_its_own_words(window: Window, tmp_path: Path) -> None:
+    runs = (
+        [
+            make_point_run(tmp_path, "dull", day=1, scores=(0.1, 0.3, 0.4, 0.4, 0.5, 0.6)),
+            make_point_run(
+                tmp_path, "sharp", "--learning_rate_scale", "2", day=2, scores=(0.2, 0.6, 0.7, 0.9, 0.8, 0.8)
+            ),
+        ]
+        if False
+        else [
+            make_point_run(tmp_path, "dull", day=1, scores=(0.1, 0.3, 0.4, 0.4, 0.5, 0.6)),
+            make_point_run(tmp_path, "sharp", "--weight_decay", "0.2", day=2, scores=(0.2, 0.6, 0.7, 0.9, 0.8, 0.8)),
+        ]
+    )
+    Site(tmp_path).write()
+    page = window.page
+    page.goto((tmp_path / "index.html").as_uri())
+    hints = page.locator("thead button").evaluate_all("all => all.map((one) => [one.textContent, one.title])")
+    assert ["Best valid.", "highest validation score, share of points"] in hints
+    page.click("th[data-key=best] button")
+    assert window.names() == ["sharp", "dull"]
+    page.fill("#search", "points>=6000 best.valid_score>0.7")
+    assert window.names() == ["sharp"]
+
+    page.goto((tmp_path / "pages" / f"{runs[1].name}.html").as_uri())
+    facts = dict(text.split("\n", 1) for text in page.locator(".fact").all_inner_texts())
+    assert facts["Best validation score"] == "0.9000\nshare of points, step 40"
+    assert facts["Last training score"].startswith("0.9000") and facts["Points"] == "6\u2009k"
+    assert page.locator("h3").all_inner_texts()[0] == "Score" and "Speed" in page.locator("h3").all_inner_texts()
+    page.click("button[data-value=points]")
+    assert window.title_of_axis() == "points trained on"
+    assert not {"nats", "tokens"} & set(page.inner_text("main").lower().split())
+
+    page.goto((tmp_path / "compare.html").as_uri() + "#" + ",".join(run.name for run in runs))
+    lead = page.inner_text(".verdict .lead")
+    assert lead.startswith("sharp is higher by 0.2000 share of points than dull at step 60.")
+    page.click("button[data-value=points]")
+    expect(page.locator(".verdict .lead")).to_contain_text("at 6\u2009k points")
 
 
 def test_charts_are_drawn_wherever_they_are_and_nothing_lies_over_them(window: Window, tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from config import RunConfig, parse_command_line
 from config.record import differences, from_dict, to_dict
+from config.settings import Transformer
 from runs.__main__ import main
-from runs.reading import Run
 from runs.rerun import command_of
+from runs.run import Run
 from tests.conftest import ROOT, Door
-from tests.runs.folders import make_run
-from tests.runs.test_listing import Command
+from tests.runs.folders import Command, make_run
 
 
 def recorded(folder: Path) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def test_the_settings_are_the_same(tmp_path: Path, flags: str) -> None:
 def test_changes_win_and_what_follows_from_them_follows(tmp_path: Path) -> None:
     folder = make_run(tmp_path, "try", "--model_size", "4xs", "--seed", "5", "--resume_training_ckpt", "last")
     config = repeated(folder, model_size="xs", max_steps=7)
-    assert (config.architecture.embedding_dim, config.trainer.max_steps, config.trainer.seed) == (384, 7, 5)
+    assert (config[Transformer].embedding_dim, config.trainer.max_steps, config.trainer.seed) == (384, 7, 5)
     assert config.checkpoint.resume_training_ckpt is None and config.logging.logs_dir == str(tmp_path)
     assert repeated(make_run(tmp_path, "seeded", "--is_random_seed", day=2)).trainer.seed == 0
 

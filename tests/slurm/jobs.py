@@ -42,13 +42,13 @@ def attempts(folder: Path) -> list[dict[str, Any]]:
 
 
 class Job:
-    """A job with its log and its runs in `desk`, a folder of the test's own. more: variables of its environment."""
+    """A job with its log and its runs in `folder`, a folder of the test's own. more: variables of its environment."""
 
-    def __init__(self, cluster: Cluster, desk: Path, flags: list[str], *options: str, **more: str) -> None:
-        self.cluster, self.logs = cluster, desk / "logs"
-        desk.mkdir(parents=True, exist_ok=True)
-        self.output = desk
-        words = ["sbatch", "--parsable", f"--output={desk}/slurm-%x-%j.out", *options]
+    def __init__(self, cluster: Cluster, folder: Path, flags: list[str], *options: str, **more: str) -> None:
+        self.cluster, self.logs = cluster, folder / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.output = folder
+        words = ["sbatch", "--parsable", f"--output={folder}/slurm-%x-%j.out", *options]
         words += ["job_scripts/train.slurm", *flags, "--logs_dir", str(self.logs)]
         # As if from a shell in another job's step, where all that srun tells its processes is inherited.
         enclosing = {"SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_CPU_BIND": "mask_cpu:0x2", "SLURM_NTASKS": "7"}

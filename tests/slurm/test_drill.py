@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from launch.doctor import doctor
-from launch.drill import WAYS
-from launch.script import options_of
+from launch.drill import CASES
+from launch.script import sbatch_lines
 from tests.conftest import ROOT
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import environment
@@ -31,7 +31,7 @@ def quiet(cluster: Cluster) -> None:
 
 
 def test_the_drill(cluster: Cluster, corpus: Path, tmp_path: Path) -> None:
-    """Every way to end an attempt, each with a run of its own, compared with one that nobody interrupts."""
+    """Every way to end an attempt, each with a run of its own, compared with an uninterrupted one."""
     command = [sys.executable, "-m", "launch", "drill", *SMALL, "--dataset_dir", str(corpus)]
     command += ["--header", "local_cpu", "--logs_dir", str(tmp_path / "logs")]
     done = subprocess.run(command, cwd=ROOT, env=environment(cluster), capture_output=True, text=True)
@@ -39,7 +39,7 @@ def test_the_drill(cluster: Cluster, corpus: Path, tmp_path: Path) -> None:
     rows = [line.split() for line in done.stdout.splitlines() if line.rstrip().endswith("pass")]
     assert rows[0] == ["uninterrupted", "1", "pass"] and rows[-1] == ["cancelled", "1", "0", "pass"]
     lost = {"crashed (SIGABRT)": "2", "hung": "2", "node failure (SIGKILL)": "2", "killed while saving": "5"}
-    assert [row[-3:] for row in rows[1:-1]] == [["2", lost.get(way.name, "0"), "pass"] for way in WAYS[:-1]]
+    assert [row[-3:] for row in rows[1:-1]] == [["2", lost.get(way.name, "0"), "pass"] for way in CASES[:-1]]
     assert "cancelled: done" in done.stderr
     assert not list((tmp_path / "logs").iterdir()), "nothing is left of it"
     assert not cluster.run("squeue", "-h").strip()
@@ -52,7 +52,7 @@ def test_the_doctor(
         monkeypatch.setenv(name, value)
     headers = tmp_path / "job_scripts" / "headers"
     headers.mkdir(parents=True)
-    monkeypatch.setattr("launch.doctor.ROOT", tmp_path)
+    monkeypatch.setattr("launch.doctor.HEADER_DIR", headers)
     monkeypatch.setenv("COLUMNS", "200")
     assert doctor(["--logs_dir", str(tmp_path / "logs"), "--header_out", "ours"]) == 0
     said = capsys.readouterr().out
@@ -67,7 +67,7 @@ def test_the_doctor(
         "array limit     tasks are numbered below 2001",
     ):
         assert words in said, said
-    options = options_of((headers / "ours.slurm").read_text())
+    options = sbatch_lines((headers / "ours.slurm").read_text())
     assert {"#SBATCH --partition=main", "#SBATCH --cpus-per-task=2", "#SBATCH --requeue"} <= set(options)
     cluster.wait_until_idle()
     assert not list((tmp_path / "logs").iterdir())

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from launch.resources import KINDS, OWN
+from launch.resources import KINDS, RESERVED
 from launch.script import job_script, read_header
 from tests.conftest import ROOT
 from tests.launch.checkout import SCRIPT, Checkout
@@ -219,7 +219,9 @@ def test_one_off_resources(cluster: Cluster, checkout: Checkout) -> None:
 
 def test_every_option_of_sbatch_is_known(cluster: Cluster) -> None:
     names = set(re.findall(r"^ +(?:-\w, +|-\w  )?--([\w-]+)", cluster.run("sbatch", "--help"), re.MULTILINE))
-    assert len(names) > 60 and names - {"help", "usage", "version", "quiet", "verbose"} <= KINDS.keys() | OWN.keys()
+    assert (
+        len(names) > 60 and names - {"help", "usage", "version", "quiet", "verbose"} <= KINDS.keys() | RESERVED.keys()
+    )
 
 
 NEVER = {  # what no node, partition or Slurm of this cluster has -> what is said of it

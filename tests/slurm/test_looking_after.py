@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from runs.reading import Run
+from runs.run import Run
 from tests.launch.checkout import Checkout
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_executor import Submitted, wait
 
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
 
-# A run without a model: it holds its folder, gives a sign of life and listens to signals as train_model.py does.
+# A run without a model: it holds its folder, writes heartbeats and listens to signals as train_model.py does.
 STAYS = """\
 import json, sys, time
 from config import parse_command_line
 from runs import RunFolder
-from runs.signals import listener
+from runs.process import listener
 config = parse_command_line(sys.argv[1:])
 listener.listen()
 folder = RunFolder.for_run(config)
@@ -34,7 +34,7 @@ with folder.attempt(config, 0):
 """
 
 
-class Desk:
+class Launcher:
     """A checkout and the commands in it."""
 
     def __init__(self, cluster: Cluster, root: Path) -> None:
@@ -54,78 +54,78 @@ class Desk:
 
 
 @pytest.fixture
-def desk(cluster: Cluster, tmp_path: Path) -> Desk:
+def launcher(cluster: Cluster, tmp_path: Path) -> Launcher:
     cluster.stop_jobs()
-    return Desk(cluster, tmp_path / "check out")
+    return Launcher(cluster, tmp_path / "check out")
 
 
-def test_a_job_from_its_queue_to_its_end(desk: Desk, tmp_path: Path) -> None:
-    header = desk.checkout.root / "job_scripts" / "headers" / "later.slurm"
+def test_a_job_from_its_queue_to_its_end(launcher: Launcher, tmp_path: Path) -> None:
+    header = launcher.checkout.root / "job_scripts" / "headers" / "later.slurm"
     header.write_text("#SBATCH --begin=now+1hour\n#SBATCH --cpus-per-task=1\n")
-    said = desk.checkout.execute(
-        "later", "job_scripts/train.slurm", "--run_name", "mine", more=desk.cluster.environment
+    said = launcher.checkout.execute(
+        "later", "job_scripts/train.slurm", "--run_name", "mine", more=launcher.cluster.environment
     )
-    job = Submitted(desk.cluster, said)
-    wait("Slurm to look at it", lambda: desk.status()["detail"] == "BeginTime")
-    assert desk.status()["job"] == job.id and desk.status()["state"] == "waiting"
-    assert f"Job {job.id} waits (BeginTime): its time to begin has not come" in desk.launch("why", "mine")
+    job = Submitted(launcher.cluster, said)
+    wait("Slurm to look at it", lambda: launcher.status()["detail"] == "BeginTime")
+    assert launcher.status()["job"] == job.id and launcher.status()["state"] == "waiting"
+    assert f"Job {job.id} waits (BeginTime): its time to begin has not come" in launcher.launch("why", "mine")
 
-    desk.cluster.run("scontrol", "update", f"jobid={job.id}", "StartTime=now")
-    wait("its start", lambda: desk.status()["state"] == "running")
-    running = desk.status()
+    launcher.cluster.run("scontrol", "update", f"jobid={job.id}", "StartTime=now")
+    wait("its start", lambda: launcher.status()["state"] == "running")
+    running = launcher.status()
     assert (running["step"], running["total_steps"], running["train_loss"], running["attempts"]) == (3, 10, 2.5, 1)
     assert running["node"] in ("n1", "n2") and Run(job.run).attempts[0]["job"] == job.id
 
-    assert f"job {job.id} saves its state, goes back into the queue" in desk.launch("requeue", "mine")
-    wait("its second attempt", lambda: (now := desk.status())["state"] == "running" and now["attempts"] == 2)
-    log = desk.launch("logs", "mine").splitlines()
+    assert f"job {job.id} saves its state, goes back into the queue" in launcher.launch("requeue", "mine")
+    wait("its second attempt", lambda: (now := launcher.status())["state"] == "running" and now["attempts"] == 2)
+    log = launcher.launch("logs", "mine").splitlines()
     marks = [line for line in log if line.startswith("──── attempt ")]
     assert [mark.split(",")[0] for mark in marks] == ["──── attempt 1", "──── attempt 2"]
     assert log.count("it has begun") == 2, "once an attempt, and not once more from the copy in the run folder"
 
-    assert f"job {job.id} was cancelled while it was running." in desk.launch("cancel", "mine")
+    assert f"job {job.id} was cancelled while it was running." in launcher.launch("cancel", "mine")
     job.wait_for_state("CANCELLED")
-    desk.cluster.wait_until_idle()
+    launcher.cluster.wait_until_idle()
     assert job.show("JobState") == "CANCELLED" and job.show("Restarts") == "1"
     assert [attempt["cause"] for attempt in Run(job.run).attempts] == ["requeued", "cancelled"]
-    assert desk.status()["state"] == "cancelled"
-    assert "nothing to cancel: it is cancelled." in desk.launch("cancel", "mine")
+    assert launcher.status()["state"] == "cancelled"
+    assert "nothing to cancel: it is cancelled." in launcher.launch("cancel", "mine")
 
-    said = desk.launch("requeue", "mine")
+    said = launcher.launch("requeue", "mine")
     again = Run(job.run).job_name
-    assert f"submitted again as job {again}; it goes on from step 0; start: about " in said and again != job.id
-    desk.cluster.run("scontrol", "update", f"jobid={again}", "StartTime=now")
-    wait("its third attempt", lambda: (now := desk.status())["state"] == "running" and now["attempts"] == 3)
+    assert f"submitted again as job {again}; it resumes from step 0; start: about " in said and again != job.id
+    launcher.cluster.run("scontrol", "update", f"jobid={again}", "StartTime=now")
+    wait("its third attempt", lambda: (now := launcher.status())["state"] == "running" and now["attempts"] == 3)
     elsewhere = tmp_path / "slurm.conf"  # at a port where nobody listens
-    elsewhere.write_text(desk.cluster.configuration.read_text().replace("SlurmctldPort=", "SlurmctldPort=1 #"))
-    blind = desk.launch("status", more={"SLURM_CONF": str(elsewhere)})
+    elsewhere.write_text(launcher.cluster.configuration.read_text().replace("SlurmctldPort=", "SlurmctldPort=1 #"))
+    blind = launcher.launch("status", more={"SLURM_CONF": str(elsewhere)})
     assert " running " in blind and "states are as the run folders tell" in " ".join(blind.split())
 
 
-def test_a_task_of_a_plain_array_is_cancelled_alone(desk: Desk) -> None:
+def test_a_task_of_a_plain_array_is_cancelled_alone(launcher: Launcher) -> None:
     words = ["sbatch", "--parsable", "--array=0-1%1", "--output=slurm-%A_%a.out", "job_scripts/train.slurm"]
-    environment = desk.checkout.environment(desk.cluster.environment)
+    environment = launcher.checkout.environment(launcher.cluster.environment)
     array = subprocess.run(
-        words, cwd=desk.checkout.root, env=environment, capture_output=True, text=True
+        words, cwd=launcher.checkout.root, env=environment, capture_output=True, text=True
     ).stdout.strip()
-    wait("its start", lambda: "running" in desk.launch("status"))
-    found = desk.status()
+    wait("its start", lambda: "running" in launcher.launch("status"))
+    found = launcher.status()
     assert found["job"] == f"{array}_0"
-    assert "it has begun" in desk.launch("logs", "last")
-    assert f"job {array}_0 was cancelled while it was running." in desk.launch("cancel", found["run"])
-    assert desk.launch("why", found["run"]).splitlines()[0] == f"{found['run']} is cancelled."
-    wait("the other task", lambda: desk.launch("status", "--state", "running").count(f"{array}_1") == 1)
+    assert "it has begun" in launcher.launch("logs", "last")
+    assert f"job {array}_0 was cancelled while it was running." in launcher.launch("cancel", found["run"])
+    assert launcher.launch("why", found["run"]).splitlines()[0] == f"{found['run']} is cancelled."
+    wait("the other task", lambda: launcher.launch("status", "--state", "running").count(f"{array}_1") == 1)
 
 
-def test_what_was_submitted_without_a_header_goes_on_and_runs_again(desk: Desk) -> None:
-    desk.launch("submit", "--run_name", "plain")
-    run = Run(desk.checkout.run)
-    wait("its start", lambda: desk.status()["state"] == "running")
-    desk.launch("cancel", run.run_id)
-    desk.cluster.wait_until_idle()
-    assert "submitted again as job " in desk.launch("requeue", run.run_id)
-    wait("its second attempt", lambda: (now := desk.status())["state"] == "running" and now["attempts"] == 2)
-    said = desk.launch("resubmit", run.run_id, "--set", "seed=4")
+def test_what_was_submitted_without_a_header_goes_on_and_runs_again(launcher: Launcher) -> None:
+    launcher.launch("submit", "--run_name", "plain")
+    run = Run(launcher.checkout.run)
+    wait("its start", lambda: launcher.status()["state"] == "running")
+    launcher.launch("cancel", run.run_id)
+    launcher.cluster.wait_until_idle()
+    assert "submitted again as job " in launcher.launch("requeue", run.run_id)
+    wait("its second attempt", lambda: (now := launcher.status())["state"] == "running" and now["attempts"] == 2)
+    said = launcher.launch("resubmit", run.run_id, "--set", "seed=4")
     (other,) = (path for path in run.path.parent.iterdir() if path != run.path)
     assert f"run id  {other.name}\n" in said and "job id  " in said
     wait("its start", lambda: Run(other).state == "running")

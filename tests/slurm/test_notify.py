@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.test_notify import TOKEN, Hook, hook
+from tests.runs.hook import TOKEN, Hook, hook
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import Job, attempts
 from tests.slurm.test_train_slurm import TRANSFORMER

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from runs.reading import Run
-from tests.config.test_cpus import THREADS
+from runs.run import Run
 from tests.conftest import ROOT
+from tests.core.test_cpus import THREADS
 from tests.launch.checkout import SCRIPT, Checkout
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import attempts

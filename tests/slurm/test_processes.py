@@ -58,7 +58,7 @@ def test_salloc_with_two_tasks_is_one_run(cluster: Cluster, corpus: Path, tmp_pa
         words = ["salloc", "-Q", "-N2", "-n2", "--ntasks-per-node=1", "bash", "job_scripts/train.slurm", *flags]
         done = typed(cluster, *words, MASTER_PORT=port)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"MASTER_PORT is {port}: somebody has it; the processes meet at " in done.stderr
+    assert f"MASTER_PORT is {port}: it is in use; the processes meet at " in done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     assert [step for step, _ in losses(folder)] == list(range(1, 21)), "every row once"
     assert json.loads((folder / "model.json").read_bytes())["processes"] == 2
@@ -83,11 +83,11 @@ def test_a_task_that_never_comes(cluster: Cluster, corpus: Path, tmp_path: Path)
     flags = [*TRANSFORMER, "--max_steps", "20", "--dataset_dir", str(corpus), "--logs_dir", str(tmp_path / "logs")]
     folder = typed(cluster, "python", "-m", "launch", "prepare", *flags).stdout.strip()
     # The second one sleeps; the patience of the first is cut short.
-    patch = "import sys, training.company as c, train_model as t; c.COMING = 3; sys.exit(t.main(sys.argv[1:]))"
+    patch = "import sys, training.peers as c, train_model as t; c.JOIN_SECONDS = 3; sys.exit(t.main(sys.argv[1:]))"
     script = 'if [[ $SLURM_PROCID == 1 ]]; then sleep 300; else exec python -c "$0" "$@"; fi'
     words = ["srun", "-N2", "-n2", "--wait=1", "bash", "-c", script, patch, *flags]
     done = typed(cluster, *words, EBT_JOB_RUN_DIR=folder)
-    assert "the run stopped: task 1 of 2 never came; what is saved can be gone on from." in done.stderr
+    assert "the run stopped: task 1 of 2 never came; the saved state can be resumed." in done.stderr
     assert done.returncode != 0 and "Traceback" not in done.stderr
     (row,) = attempts(Path(folder))
     assert row["cause"] == "crashed: task 1 of 2 never came"
@@ -145,10 +145,10 @@ def test_the_ends_of_a_process(cluster: Cluster, corpus: Path, tmp_path: Path) -
     assert third["cause"] == "out of memory or killed"
     assert all((row["ended_on"], row["ended_rank"]) == ("n2", 1) for row in (first, third))
     log = job.log()
-    assert re.search(r"no sign of life for 0\.\d minutes; the longest pause before was [\d.]+ s: the run hangs", log)
+    assert re.search(r"no heartbeat for 0\.\d minutes; the longest pause before was [\d.]+ s: the run hangs", log)
     assert re.search(r"stacks of process 0:\n(  .*\n)*  .* in train_together\n", log), "where the others wait"
     assert "stacks of task 1 on n2:\n  it does not answer: stopped, or its machine hangs" in log
-    assert "the run stopped: task 1 on n2 died; what is saved can be gone on from." in log
+    assert "the run stopped: task 1 on n2 died; the saved state can be resumed." in log
     assert "not queued again: out of memory or killed (task 1 on n2); python -m launch why " in log
     assert log.count("train_model.py ended with status") == 3
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from launch import arrays
-from launch.arrays import submit_arrays
-from launch.cluster import largest_array
+from launch import sweep
 from launch.script import Header
-from runs.reading import Run
+from launch.slurm import largest_array
+from launch.sweep import submit_arrays
+from runs.run import Run
 from tests.conftest import ROOT
-from tests.launch.desk import Desk, wait
+from tests.launch.launcher import Launcher, wait
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import attempts, environment, losses
 from tests.slurm.test_executor import NASTY, TINY
@@ -57,57 +57,57 @@ def test_a_run_of_submitit_is_preempted_and_goes_on_bit_for_bit(cluster: Cluster
 
 
 def test_a_sweep(cluster: Cluster, tmp_path: Path) -> None:
-    desk = Desk(tmp_path / NASTY)
-    (desk.root / "inference").mkdir()
-    (desk.root / "inference" / "__main__.py").write_text("import sys\nopen(sys.argv[3] + '/evaluated', 'w')\n")
-    header = desk.root / "job_scripts" / "headers" / "mine.slurm"
+    launcher = Launcher(tmp_path / NASTY)
+    (launcher.root / "inference").mkdir()
+    (launcher.root / "inference" / "__main__.py").write_text("import sys\nopen(sys.argv[3] + '/evaluated', 'w')\n")
+    header = launcher.root / "job_scripts" / "headers" / "mine.slurm"
     header.write_text("#SBATCH --cpus-per-task=1\n#SBATCH --mem=100M\nexport FROM_HEADER='it is'\n")
-    desk.tell("waits", "seed-2")
-    desk.tell("fails", "seed-3")
-    file = desk.file("it's $(touch gone).yaml", "base: {no_wandb: true}\ngrid: {seed: [1, 2, 3]}\n")
+    launcher.tell("waits", "seed-2")
+    launcher.tell("fails", "seed-3")
+    file = launcher.file("it's $(touch gone).yaml", "base: {no_wandb: true}\ngrid: {seed: [1, 2, 3]}\n")
     words = ("sweep", file, "--header", "mine")
-    said = desk.launch(*words, "--evaluate", more=cluster.environment)
+    said = launcher.launch(*words, "--evaluate", more=cluster.environment)
     (array,) = re.findall(r"^array (\d+): 3 runs$", said, re.MULTILINE)
     assert "3 rows: 3 new; 3 to submit" in said and "the evaluation of each" in said
     names = [f"it's $(touch gone)-seed={seed}" for seed in (1, 2, 3)]
-    wait("their starts", lambda: all(desk.begun(name) for name in names))
-    assert [desk.begun(name)[0]["array_task"] for name in names] == ["0", "1", "2"]
-    wait("the end of two", lambda: [desk.run_named(names[n]).state for n in (0, 2)] == ["finished", "failed"])
-    said = desk.launch(*words, "--dry_run", more=cluster.environment)
+    wait("their starts", lambda: all(launcher.begun(name) for name in names))
+    assert [launcher.begun(name)[0]["array_task"] for name in names] == ["0", "1", "2"]
+    wait("the end of two", lambda: [launcher.run_named(names[n]).state for n in (0, 2)] == ["finished", "failed"])
+    said = launcher.launch(*words, "--dry_run", more=cluster.environment)
     assert re.search(r"3 rows: 1 done, 1 \w+, 1 again; 1 to submit", said), "what runs is left alone"
 
     cluster.run("scancel", "--signal=USR1", f"{array}_1")
-    wait("the one that was interrupted", lambda: desk.run_named(names[1]).state == "finished")
-    assert [len(desk.begun(name)) for name in names] == [1, 2, 1], "requeueing one leaves the others alone"
-    run = desk.run_named(names[1]).path
+    wait("the one that was interrupted", lambda: launcher.run_named(names[1]).state == "finished")
+    assert [len(launcher.begun(name)) for name in names] == [1, 2, 1], "requeueing one leaves the others alone"
+    run = launcher.run_named(names[1]).path
     assert (run / f"slurm-{array}_1.log").read_text().count("is queued again") == 1
     assert json.loads((run / "job.json").read_bytes())["array_task"] == "1"
     wait("the evaluations", lambda: (run / "evaluated").exists() and not cluster.run("squeue", "-h").strip())
-    assert (desk.run_named(names[0]).path / "evaluated").exists()
-    assert not any((other.path / "evaluated").exists() for other in desk.runs() if other.name == names[2])
+    assert (launcher.run_named(names[0]).path / "evaluated").exists()
+    assert not any((other.path / "evaluated").exists() for other in launcher.runs() if other.name == names[2])
 
-    (desk.logs / "fails").unlink()
-    failed = desk.run_named(names[2])
-    assert "3 rows: 2 done, 1 again; 1 to submit" in desk.launch(
+    (launcher.logs / "fails").unlink()
+    failed = launcher.run_named(names[2])
+    assert "3 rows: 2 done, 1 again; 1 to submit" in launcher.launch(
         *words, "--max_parallel", "1", more=cluster.environment
     )
-    wait("the one that failed", lambda: desk.run_named(names[2]).state == "finished")
-    assert desk.run_named(names[2]).parent == failed.run_id
-    assert "nothing to submit" in desk.launch(*words, more=cluster.environment)
+    wait("the one that failed", lambda: launcher.run_named(names[2]).state == "finished")
+    assert launcher.run_named(names[2]).parent == failed.run_id
+    assert "nothing to submit" in launcher.launch(*words, more=cluster.environment)
     assert not list(tmp_path.rglob("gone"))
 
 
 def test_a_row_whose_job_is_lost_goes_on_in_its_folder(cluster: Cluster, tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "desk")
-    desk.tell("waits", "one")
-    file = desk.file("one.csv", "seed,no_wandb\n1,true\n")
-    desk.launch("sweep", file, more=cluster.environment)
-    wait("its start", lambda: bool(desk.begun("one")))
+    launcher = Launcher(tmp_path / "launcher")
+    launcher.tell("waits", "one")
+    file = launcher.file("one.csv", "seed,no_wandb\n1,true\n")
+    launcher.launch("sweep", file, more=cluster.environment)
+    wait("its start", lambda: bool(launcher.begun("one")))
     cluster.run("scancel", "--full", "--user=root")
     cluster.wait_until_idle()
-    assert re.search(r"goes on: (cancelled|interrupted)", desk.launch("sweep", file, more=cluster.environment))
-    wait("its end", lambda: desk.runs()[0].state == "finished")
-    assert len(desk.runs()) == 1 and [row["first_step"] for row in desk.begun("one")] == [0, 1]
+    assert re.search(r"resumes: (cancelled|interrupted)", launcher.launch("sweep", file, more=cluster.environment))
+    wait("its end", lambda: launcher.runs()[0].state == "finished")
+    assert len(launcher.runs()) == 1 and [row["first_step"] for row in launcher.begun("one")] == [0, 1]
 
 
 def test_arrays_are_cut_to_the_limit(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,10 +120,10 @@ def test_arrays_are_cut_to_the_limit(cluster: Cluster, tmp_path: Path, monkeypat
         (runs[-1] / "code").mkdir(parents=True)
         (runs[-1] / "job_script.slurm").write_text('date +%s.%N > "$(dirname "$0")/began"; sleep 1\n')
         (runs[-1] / "submission.json").write_text('{"state": "submitting"}')
-    monkeypatch.setattr(arrays, "largest_array", lambda: 2)
-    (tmp_path / "desk").mkdir()
+    monkeypatch.setattr(sweep, "largest_array", lambda: 2)
+    (tmp_path / "launcher").mkdir()
     header = Header("mine", ["#SBATCH --cpus-per-task=1", "#SBATCH --mem=100M"], [])
-    said = list(submit_arrays(runs, header, tmp_path / "desk", 1, False))
+    said = list(submit_arrays(runs, header, tmp_path / "launcher", 1, False))
     numbers = [line.split()[1].rstrip(":") for line in said]
     assert [line.split(": ")[1] for line in said] == ["2 runs", "2 runs", "1 runs"]
     assert [Run(run).job_name for run in runs] == [f"{numbers[n // 2]}_{n % 2}" for n in range(5)]
@@ -134,28 +134,30 @@ def test_arrays_are_cut_to_the_limit(cluster: Cluster, tmp_path: Path, monkeypat
 
 
 def test_slurm_says_no_to_an_array(cluster: Cluster, tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "desk")
-    (desk.root / "job_scripts" / "headers" / "mine.slurm").write_text("#SBATCH --partition=nosuch\n")
-    file = desk.file("two.yaml", "base: {no_wandb: true}\ngrid: {seed: [1, 2]}\n")
-    said = desk.launch("sweep", file, "--header", "mine", status=2, more=cluster.environment)
+    launcher = Launcher(tmp_path / "launcher")
+    (launcher.root / "job_scripts" / "headers" / "mine.slurm").write_text("#SBATCH --partition=nosuch\n")
+    file = launcher.file("two.yaml", "base: {no_wandb: true}\ngrid: {seed: [1, 2]}\n")
+    said = launcher.launch("sweep", file, "--header", "mine", status=2, more=cluster.environment)
     assert re.search(r"^sbatch refused the job \(.+\): correct the header", said, re.MULTILINE), said
-    assert not desk.logs.exists() and not cluster.run("squeue", "-h").strip()
-    (desk.root / "job_scripts" / "headers" / "mine.slurm").write_text("")
-    said = desk.launch("sweep", file, "--header", "mine", more=cluster.environment)
+    assert not launcher.logs.exists() and not cluster.run("squeue", "-h").strip()
+    (launcher.root / "job_scripts" / "headers" / "mine.slurm").write_text("")
+    said = launcher.launch("sweep", file, "--header", "mine", more=cluster.environment)
     assert "2 rows: 2 new; 2 to submit" in said and "start   now, on n" in said
-    wait("them", lambda: [run.state for run in desk.runs()] == ["finished"] * 2)
-    assert "error" not in desk.runs()[0].submission and os.path.samefile(
-        desk.runs()[0].path / "code", desk.runs()[1].path / "code"
+    wait("them", lambda: [run.state for run in launcher.runs()] == ["finished"] * 2)
+    assert "error" not in launcher.runs()[0].submission and os.path.samefile(
+        launcher.runs()[0].path / "code", launcher.runs()[1].path / "code"
     )
 
 
 def test_runs_after_another(cluster: Cluster, tmp_path: Path) -> None:
     """The first is interrupted and queued again in between, which is no end."""
-    desk = Desk(tmp_path / "a desk")
-    desk.tell("waits", "first")
+    launcher = Launcher(tmp_path / "a launcher")
+    launcher.tell("waits", "first")
 
     def submit(name: str, *words: str) -> str:
-        said = desk.launch("submit", "--run_name", name, "--slurm", "cpus_per_task=1", *words, more=cluster.environment)
+        said = launcher.launch(
+            "submit", "--run_name", name, "--slurm", "cpus_per_task=1", *words, more=cluster.environment
+        )
         return re.findall(r"^job id  (\d+)$", said, re.MULTILINE)[0]
 
     def state(job: str) -> str:
@@ -165,16 +167,16 @@ def test_runs_after_another(cluster: Cluster, tmp_path: Path) -> None:
     second = submit("second", "--after", "first")
     third = submit("third", "--after", first, "--if", "failed")
     fourth = submit("fourth", "--after", "second", "--if", "any")
-    wait("its start", lambda: bool(desk.begun("first")))
+    wait("its start", lambda: bool(launcher.begun("first")))
     waiting = (second, third, fourth)
     wait("Slurm's word", lambda: [state(job) for job in waiting] == ["PENDING Dependency"] * 3)
     cluster.run("scancel", "--signal=USR1", first)
-    wait("the chain", lambda: [desk.run_named(name).state for name in ("second", "fourth")] == ["finished"] * 2)
-    begun = [desk.begun(name)[-1]["start"] for name in ("first", "second", "fourth")]
-    assert len(desk.begun("first")) == 2 and begun == sorted(begun)
+    wait("the chain", lambda: [launcher.run_named(name).state for name in ("second", "fourth")] == ["finished"] * 2)
+    begun = [launcher.begun(name)[-1]["start"] for name in ("first", "second", "fourth")]
+    assert len(launcher.begun("first")) == 2 and begun == sorted(begun)
     wait("the one that was left out", lambda: state(third).startswith("CANCELLED"))
-    assert not desk.begun("third") and desk.run_named("third").submission["after"]["if"] == "failed"
-    said = desk.launch("requeue", "third", status=1, more=cluster.environment)
+    assert not launcher.begun("third") and launcher.run_named("third").submission["after"]["if"] == "failed"
+    said = launcher.launch("requeue", "third", status=1, more=cluster.environment)
     assert "is finished, and will not be failed any more; choose --if finished or any." in said
-    late = desk.launch("submit", "--after", "first", "--run_name", "late", more=cluster.environment)
+    late = launcher.launch("submit", "--after", "first", "--run_name", "late", more=cluster.environment)
     assert "start   now, on n" in late

@@ -56,9 +56,9 @@ def quiet(cluster: Cluster) -> None:
 class Uninterrupted:
     """The same run outside of Slurm, beside the job."""
 
-    def __init__(self, desk: Path, *flags: str) -> None:
-        self.desk = desk
-        command = [sys.executable, "train_model.py", *flags, "--logs_dir", str(desk)]
+    def __init__(self, logs: Path, *flags: str) -> None:
+        self.logs = logs
+        command = [sys.executable, "train_model.py", *flags, "--logs_dir", str(logs)]
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -66,7 +66,7 @@ class Uninterrupted:
     def losses(self) -> list[tuple[int, float]]:
         output, _ = self.process.communicate()
         assert self.process.returncode == 0, output
-        (folder,) = (self.desk / "runs").iterdir()
+        (folder,) = (self.logs / "runs").iterdir()
         found = losses(folder)
         assert [step for step, _ in found] == list(range(1, len(found) + 1))
         return found

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from runs.reading import Run
+from runs.run import Run
 from tests.conftest import ROOT
-from tests.launch.written import stamp, write_run
+from tests.launch.run_folders import stamp, write_run
 from tests.slurm.cluster import NODES, Cluster
 from tests.slurm.test_executor import Submitted, wait
-from tests.slurm.test_looking_after import Desk, desk
+from tests.slurm.test_looking_after import Launcher, launcher
 
-__all__ = ["desk"]
+__all__ = ["launcher"]
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
 
 
@@ -36,20 +36,20 @@ def launch(cluster: Cluster, logs: Path, *words: str, status: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def lines_of(desk: Desk, *words: str) -> list[str]:
-    return desk.launch(*words).splitlines()
+def lines_of(launcher: Launcher, *words: str) -> list[str]:
+    return launcher.launch(*words).splitlines()
 
 
-def test_a_job_that_a_broken_node_could_not_start_is_held_released_and_kept_from_it(desk: Desk) -> None:
-    cluster = desk.cluster
+def test_a_job_that_a_broken_node_could_not_start_is_held_released_and_kept_from_it(launcher: Launcher) -> None:
+    cluster = launcher.cluster
     cluster.drain("n2", "a fan, ticket 7")
     cluster.broken("n1").touch()
     header = "local_cpu", "job_scripts/train.slurm", "--run_name", "mine"
-    job = Submitted(cluster, desk.checkout.execute(*header, more=cluster.environment))
-    wait("Slurm to hold it", lambda: desk.status()["state"] == "held")
-    held = desk.status()
+    job = Submitted(cluster, launcher.checkout.execute(*header, more=cluster.environment))
+    wait("Slurm to hold it", lambda: launcher.status()["state"] == "held")
+    held = launcher.status()
     assert held["detail"] == "launch failed requeued held" and held["expected_start"] is None
-    told = lines_of(desk, "why", "mine")
+    told = lines_of(launcher, "why", "mine")
     assert told[0] == f"{job.run.name} is held: launch failed requeued held."
     assert told[1].startswith(f"Job {job.id} waits (launch failed requeued held): a node could not start it")
     (first, other) = (line for line in told if line.startswith("Node "))
@@ -57,36 +57,36 @@ def test_a_job_that_a_broken_node_could_not_start_is_held_released_and_kept_from
     assert other.endswith(": a fan, ticket 7.")
     assert told[-1] == f"next: python -m launch requeue {job.run.name}"
     expected = f"{job.run.name}: job {job.id} was held (launch failed requeued held), and is released."
-    assert lines_of(desk, "requeue", "mine") == [expected]
-    assert desk.status()["state"] == "waiting"
+    assert lines_of(launcher, "requeue", "mine") == [expected]
+    assert launcher.status()["state"] == "waiting"
 
     cluster.run("scontrol", "update", "nodename=n2", "state=resume")
-    wait("its start", lambda: desk.status()["state"] == "running")
-    assert desk.status()["node"] == "n2"
+    wait("its start", lambda: launcher.status()["state"] == "running")
+    assert launcher.status()["node"] == "n2"
     cluster.repair()
-    said = desk.launch("requeue", "mine", "--exclude_nodes", "last")
-    assert said.endswith(" goes back into the queue and goes on from there. It will not start on n2.\n")
-    wait("its second attempt", lambda: (now := desk.status())["state"] == "running" and now["attempts"] == 2)
-    assert desk.status()["node"] == "n1" and job.show("ExcNodeList") == "n2"
+    said = launcher.launch("requeue", "mine", "--exclude_nodes", "last")
+    assert said.endswith(" is queued again and resumes from there. It will not start on n2.\n")
+    wait("its second attempt", lambda: (now := launcher.status())["state"] == "running" and now["attempts"] == 2)
+    assert launcher.status()["node"] == "n1" and job.show("ExcNodeList") == "n2"
 
-    desk.launch("cancel", "mine")
+    launcher.launch("cancel", "mine")
     cluster.wait_until_idle()
-    said = desk.launch("requeue", "mine", "--exclude_nodes", "n1")
+    said = launcher.launch("requeue", "mine", "--exclude_nodes", "n1")
     again = Run(job.run).job_name
-    assert f"submitted again as job {again}; it goes on from step 0, not on n1; start: now, on n2." in said
+    assert f"submitted again as job {again}; it resumes from step 0, not on n1; start: now, on n2." in said
     assert " ExcNodeList=n1 " in cluster.run("scontrol", "show", "job", str(again), "--oneliner")
 
 
-def test_a_job_that_runs_and_never_begins_is_called_silent(desk: Desk) -> None:
-    (desk.checkout.root / "train_model.py").write_text("import time; time.sleep(300)\n")
-    reading = desk.checkout.root / "runs" / "reading.py"
+def test_a_job_that_runs_and_never_begins_is_called_silent(launcher: Launcher) -> None:
+    (launcher.checkout.root / "train_model.py").write_text("import time; time.sleep(300)\n")
+    reading = launcher.checkout.root / "runs" / "reading.py"
     reading.write_text(reading.read_text().replace("START_UP = 600.0", "START_UP = 3.0"))
     words = "local_cpu", "job_scripts/train.slurm", "--run_name", "mine"
-    job = Submitted(desk.cluster, desk.checkout.execute(*words, more=desk.cluster.environment))
-    wait("its start", lambda: desk.status()["state"] == "starting")
-    wait("it to be called silent", lambda: desk.status()["state"] == "silent")
-    assert (detail := desk.status()["detail"]).startswith("for ") and detail.endswith("s")
-    told = lines_of(desk, "why", "mine")
+    job = Submitted(launcher.cluster, launcher.checkout.execute(*words, more=launcher.cluster.environment))
+    wait("its start", lambda: launcher.status()["state"] == "starting")
+    wait("it to be called silent", lambda: launcher.status()["state"] == "silent")
+    assert (detail := launcher.status()["detail"]).startswith("for ") and detail.endswith("s")
+    told = lines_of(launcher, "why", "mine")
     assert told[1].startswith("It has made no step yet, and its log was last written to ")
     assert told[-1].endswith(f" then python -m launch requeue {job.run.name}")
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from config import parse_command_line
+from runs.checkpoints import CheckpointError, read_checkpoint
 from tests.conftest import Door
-from training.checkpoints import CheckpointError, Checkpoints, read_checkpoint, save_watched
+from training.checkpoints import Checkpoints, write_checkpoint
 
 
 class Payload:
@@ -59,16 +60,16 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(door: Door) -> None:
     output = door.with_fault(FULL_DISK, "--checkpoint_every_n_steps", "2", "--limit_val_batches", "0", status=1)
     assert "the run stopped: the checkpoint of step 4 could not be written" in output
     good = door.run_folder / "checkpoints" / "step_00000002.ckpt"
-    assert f"Safe is all up to step 2, in {good}: free some space and go on with\n" in output
+    assert f"Safe is all up to step 2, in {good}: free some space and resume with\n" in output
     assert f"  python train_model.py --resume_training_ckpt {good}\n" in output and "Traceback" not in output
     assert read_checkpoint(good)["global_step"] == 2
-    assert "going on from step 2" in door("--resume_training_ckpt", "last")
+    assert "resuming from step 2" in door("--resume_training_ckpt", "last")
 
 
 def test_a_full_disk_is_called_so(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, parse_command_line([]).checkpoint, {}, None)  # type: ignore[arg-type]
     with open("/dev/full", "wb", buffering=0) as file, pytest.raises(OSError) as caught:
-        save_watched({"weights": torch.zeros(100_000)}, file)
+        write_checkpoint({"weights": torch.zeros(100_000)}, file)
     (tmp_path / "step_00000002.ckpt").touch()
     words = checkpoints.explain(4, caught.value)
     assert words.startswith(f"disk full: the disk of {tmp_path} has no room for the checkpoint of step 4. Safe is all")

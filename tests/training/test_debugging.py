@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from core.files import read_rows
-from runs.console import START
+from runs.process import ATTEMPT_MARK
 from tests.conftest import Door
 
 NAN_AT_STEP_3 = """
@@ -81,7 +81,7 @@ def test_debug_unused_parameters(door: Door) -> None:
 def test_overfit_batches_learns_by_heart_and_says_so(door: Door) -> None:
     flags = ("--overfit_batches", "2", "--max_steps", "150", "--context_length", "16", "--log_every_n_steps", "10")
     output = door(*flags, "--peak_learning_rate", "0.005")
-    assert re.search(r"the loss went from 5\.\d+ to 0\.[012]\d*: the model learns these batches by heart", output)
+    assert re.search(r"the loss went from 5\.\d+ to 0\.[012]\d*: the model memorises these batches", output)
 
 
 def test_overfit_batches_finds_labels_that_cannot_be_learnt(door: Door) -> None:
@@ -162,7 +162,7 @@ def test_console_log_has_all_lines_and_no_bars(door: Door) -> None:
     assert "\x1b" not in copied and "\r" not in copied
     assert (door.logs / "console.log").resolve() == (door.run_folder / "console.log").resolve()
     mark, *lines = copied.splitlines()
-    assert START.fullmatch(mark) and all(line.rstrip() in output for line in lines)
+    assert ATTEMPT_MARK.fullmatch(mark) and all(line.rstrip() in output for line in lines)
 
 
 def test_two_processes_never_write_one_run(door: Door) -> None:
@@ -199,10 +199,10 @@ def test_ctrl_c_says_how_to_go_on(door: Door) -> None:
     output = door.with_fault(interrupt, "--checkpoint_every_n_steps", "2", status=130)
     assert "it was stopped by hand (Ctrl-C); step 4 is saved. Go on with:\n" in output and "Traceback" not in output
     assert read_rows(door.run_folder / "attempts.jsonl")[-1]["cause"] == "stopped by hand"
-    assert "going on from step 4" in door("--resume_training_ckpt", "last")
+    assert "resuming from step 4" in door("--resume_training_ckpt", "last")
 
 
 def test_a_run_that_never_began_is_not_resumed(door: Door) -> None:
     door("--max_steps", "3")
     door("--dataset_name", "wikitext", status=2)
-    assert "going on from step 3" in door("--resume_training_ckpt", "last")
+    assert "resuming from step 3" in door("--resume_training_ckpt", "last")

@@ -17,31 +17,31 @@ from hypothesis import strategies as st
 
 from config import parse_command_line
 from core.files import read_rows
-from data.stream import position_of, skip
+from data.stream import exclude_batches, stream_position
 from runs import RunFolder
 from tests.config.problems import problems
 from tests.conftest import Door
 from tests.training.test_exact_resume import final, same, trace
 from training.checkpoints import Checkpoints
-from training.divergence import LONG, WARM_UP, Divergence, DivergenceGuard, RunningLoss, roll_back
-from training.stop import StopRun
+from training.divergence import MOST_NEGATIVE, WARM_UP, DivergenceGuard, RollbackRequested, RunningLoss, restore_before
+from training.errors import RunStopped
 
 FLAGS = ("--max_steps", "45", "--checkpoint_every_n_steps", "3", "--val_check_interval", "15", "--val_sanity", "0")
 # The batches of these places in the stream, whenever they come, have a hundredfold loss.
 BAD_BATCHES = """
     import torch
-    from models import LanguageModel
-    from models.energy_language_model import EnergyLanguageModel
+    from models.language import EnergyLM, TransformerLM
     def spoil(kind):
         plain = kind.training_step
         def training_step(self, batch, batch_idx):
             loss, data = plain(self, batch, batch_idx), self.trainer.datamodule
-            bad = (data.rows["train"].__getitems__(rows) for rows in data.batch_stream({first}, {last} + 1))
+            bad = (data.rows["train"].__getitems__(at)["input_ids"] for at in data.batch_stream({first}, {last} + 1))
             return loss * {factor} if any(torch.equal(batch["input_ids"], rows) for rows in bad) else loss
         kind.training_step = training_step
-    spoil(LanguageModel)
-    spoil(EnergyLanguageModel)
+    spoil(TransformerLM)
+    spoil(EnergyLM)
 """
+MEASURES = {"energy_gap": torch.tensor(-0.5), "step_size": torch.tensor(3.0)}
 ONE_BAD_BATCH = BAD_BATCHES.format(first=34, last=34, factor=100)
 
 finite = st.floats(0.1, 10)
@@ -98,9 +98,9 @@ def test_skipped_batches_are_left_out_for_good(windows: list[tuple[int, int]]) -
     left = list(range(200))
     skipped: list[tuple[int, int]] = []
     for first, length in windows:
-        skipped = skip(skipped, first, first + length)
+        skipped = exclude_batches(skipped, first, first + length)
         del left[first : first + length + 1]
-    assert [position_of(batch, skipped) for batch in range(len(left))] == left
+    assert [stream_position(batch, skipped) for batch in range(len(left))] == left
 
 
 def guard(tmp_path: Path, *flags: str) -> tuple[DivergenceGuard, Any, list[str]]:
@@ -108,16 +108,16 @@ def guard(tmp_path: Path, *flags: str) -> tuple[DivergenceGuard, Any, list[str]]
     said: list[str] = []
     config = parse_command_line(["--model_name", "ebt", *flags])
     optimizer = SimpleNamespace(param_groups=[{"name": "decay", "lr": 0.1}])
-    model = SimpleNamespace(measures={"energy_gap": torch.tensor(-0.5), "step_size": torch.tensor(3.0)})
     trainer = SimpleNamespace(
         **{"global_step": 0, "global_rank": 0, "is_global_zero": True, "world_size": 1},
-        **{"optimizers": [optimizer], "lightning_module": model, "datamodule": SimpleNamespace(skipped=[])},
+        **{"optimizers": [optimizer], "datamodule": SimpleNamespace(skipped=[])},
     )
     return DivergenceGuard(tmp_path, config, said.append), trainer, said
 
 
 def feed(watch: DivergenceGuard, trainer: Any, losses: list[float], gap: float = 1.0) -> None:
     for loss in losses:
+        watch.step, watch.measures = trainer.global_step + 1, MEASURES
         watch.judge_loss(trainer, loss, gap)
         watch.batch_idx += 1
         trainer.global_step += 1
@@ -128,26 +128,26 @@ def test_one_trouble_is_told_once(tmp_path: Path) -> None:
     feed(watch, trainer, [2.0] * 30 + [9.0] * 200 + [2.0] * 60 + [9.0])
     assert said == [
         f"warning: step {step}: the loss is 9, 700 deviations over its mean of 2 ± 0.01; "
-        "--divergence_guard rollback would go back to before it."
+        "--divergence_guard rollback would roll back to before it."
         for step in (31, 291)
     ]
-    assert watch.usual.mean == 2, "spikes do not move the mean"
+    assert watch.loss_window.mean == 2, "spikes do not move the mean"
     assert [row["action"] for row in read_rows(tmp_path / "divergence.jsonl")] == ["warn", "warn"]
 
 
 def test_an_energy_that_rises_for_long_is_a_divergence(tmp_path: Path) -> None:
     watch, trainer, said = guard(tmp_path)
-    feed(watch, trainer, [2.0] * (LONG - 1), gap=-0.5)
+    feed(watch, trainer, [2.0] * (MOST_NEGATIVE - 1), gap=-0.5)
     feed(watch, trainer, [2.0])
     assert not said
-    feed(watch, trainer, [2.0] * 3 * LONG, gap=-0.5)
+    feed(watch, trainer, [2.0] * 3 * MOST_NEGATIVE, gap=-0.5)
     assert len(said) == 1 and "the energy rose along the walk for 50 batches in a row: its gap is -0.5" in said[0]
 
     watch, trainer, _ = guard(tmp_path, "--divergence_guard", "rollback")
     feed(watch, trainer, [2.0] * 7)
-    with pytest.raises(Divergence) as caught:
-        feed(watch, trainer, [2.0] * LONG, gap=-0.5)
-    assert (caught.value.first, caught.value.last) == (7, 7 + LONG - 1), "all batches since it began"
+    with pytest.raises(RollbackRequested) as caught:
+        feed(watch, trainer, [2.0] * MOST_NEGATIVE, gap=-0.5)
+    assert (caught.value.first, caught.value.last) == (7, 7 + MOST_NEGATIVE - 1), "all batches since it began"
 
 
 def test_its_state_is_that_of_the_run(tmp_path: Path) -> None:
@@ -168,19 +168,19 @@ def test_the_diagnosis_names_what_was_measured_and_what_to_try(tmp_path: Path) -
     watch, trainer, _ = guard(tmp_path, "--divergence_guard", "rollback", *flags)
     watch.norms.append(7.5)
     watch.events.append({"step": 20, "what": "the loss is nan", "learning_rate": 0.1, "back_to": 0})
-    with pytest.raises(StopRun) as stop:
+    with pytest.raises(RunStopped) as stop:
         feed(watch, trainer, [2.0] * 30 + [9.0])
     lines = str(stop.value).splitlines()
     assert lines[:5] == [
-        "it diverged again after going back 1 time (--divergence_tries).",
+        "it diverged again after rolling back 1 time (--divergence_tries).",
         "  step 20: the loss is nan",
         "    learning rate 0.1",
         "  step 31: the loss is 9, 700 deviations over its mean of 2 ± 0.01",
         "    energy gap -0.5, step size 3, gradient norm before it 7.5, learning rate 0.1",
     ]
     assert lines[-2:] == [
-        "  go on before it:    --resume_training_ckpt last --divergence_tries 2 --divergence_step_size_factor 0.5",
-        "  or begin anew with: --mcmc_step_size auto (now 500), --peak_learning_rate 0.0008 (now 0.0024), "
+        "  resume before it:   --resume_training_ckpt last --divergence_tries 2 --divergence_step_size_factor 0.5",
+        "  or a new run with:  --mcmc_step_size auto (now 500), --peak_learning_rate 0.0008 (now 0.0024), "
         "more --warm_up_steps, --gradient_clip_val 1 (now 0)",
     ]
 
@@ -193,9 +193,9 @@ def test_a_rehearsal_has_nothing_to_go_back_to(tmp_path: Path) -> None:
 
 
 def test_nothing_to_go_back_to_is_said(tmp_path: Path) -> None:
-    divergence = Divergence(3, 7, [{"step": 8, "what": "the loss is nan"}], [])
-    with pytest.raises(StopRun, match=r"the loss is nan, and there is no checkpoint in .* to go back to"):
-        roll_back(RunFolder(tmp_path), divergence, parse_command_line([]).checkpoint)
+    divergence = RollbackRequested(3, 7, [{"step": 8, "what": "the loss is nan"}], [])
+    with pytest.raises(RunStopped, match=r"the loss is nan, and there is no checkpoint in .* to go back to"):
+        restore_before(RunFolder(tmp_path), divergence, parse_command_line([]).checkpoint)
 
 
 @pytest.mark.parametrize("every", [1, 7, 50, 60])
@@ -206,7 +206,10 @@ def test_a_checkpoint_from_before_a_long_trouble_is_kept(tmp_path: Path, every: 
         checkpoints.path(step).touch()
         checkpoints.prune()
         kept = [int(file.stem[5:]) for file in tmp_path.glob("step_*.ckpt")]
-        assert any(max(0, step - LONG - 100) <= old <= max(0, step - LONG) for old in kept) and len(kept) <= 5
+        assert (
+            any(max(0, step - MOST_NEGATIVE - 100) <= old <= max(0, step - MOST_NEGATIVE) for old in kept)
+            and len(kept) <= 5
+        )
 
 
 def test_warn_says_it_and_off_is_silent(corpus: Path, tmp_path: Path) -> None:
@@ -246,7 +249,7 @@ def test_a_run_that_went_back_is_resumed_exactly(corpus: Path, tmp_path: Path, r
     output = whole.with_fault(ONE_BAD_BATCH, *flags)
     told = output[output.index("step 35: the loss is") :].splitlines()
     assert told[1].startswith("    energy gap ") and "learning rate" in told[1]
-    assert f"back to step 30 (1 of 3 times); batches 31 to 35 are left out; the step size is now {halved}" in told[2]
+    assert f"back to step 30 (1 of 3 times); batches 31 to 35 are skipped; the step size is now {halved}" in told[2]
 
     again = (*flags, "--resume_training_ckpt", "last")
     pieces.with_fault(ONE_BAD_BATCH + WHILE_GOING_BACK, *flags, status=-signal.SIGKILL)
@@ -269,10 +272,32 @@ def test_a_run_that_went_back_is_resumed_exactly(corpus: Path, tmp_path: Path, r
     assert (event["action"], event["step"], event["back_to"], event["left_out"]) == ("rollback", 35, 30, [31, 35])
 
 
+# Stands for a GPU: numbers wait until a row is logged or a checkpoint is saved.
+DEFERRED = """
+    import training.trainer
+    training.trainer.on_gpu = lambda config: True
+"""
+
+
+def test_numbers_that_wait_on_a_device_are_judged_before_a_save(corpus: Path, tmp_path: Path) -> None:
+    at_once, deferred = Door(corpus, tmp_path / "at_once"), Door(corpus, tmp_path / "deferred")
+    fault = BAD_BATCHES.format(first=34, last=34, factor='float("nan")')
+    flags = (*FLAGS, "--divergence_guard", "rollback", "--log_every_n_steps", "10")
+    for door, code in ((at_once, fault), (deferred, fault + DEFERRED)):
+        output = door.with_fault(code, *flags)
+        assert "step 35: the loss is nan\n" in output
+        assert "back to step 30 (1 of 3 times); batches 31 to 35 are skipped" in output
+    assert trace(at_once.run_folder) == trace(deferred.run_folder)
+    one, other = final(at_once.run_folder), final(deferred.run_folder)
+    for part in ("state_dict", "optimizer_states", "lr_schedulers", "rng", "DataModule"):
+        assert same(one[part], other[part]), part
+    assert all(tensor.isfinite().all() for tensor in other["state_dict"].values())
+
+
 def test_too_many_tries_stop_the_run(door: Door) -> None:
     fault = BAD_BATCHES.format(first=34, last=70, factor=100)
     output = door.with_fault(fault, *FLAGS, "--divergence_guard", "rollback", "--divergence_tries", "2", status=1)
-    assert "the run stopped: it diverged again after going back 2 times (--divergence_tries)." in output
+    assert "the run stopped: it diverged again after rolling back 2 times (--divergence_tries)." in output
     assert [row["action"] for row in read_rows(door.run_folder / "divergence.jsonl")] == [
         "rollback",
         "rollback",
@@ -286,7 +311,7 @@ def test_all_processes_go_back_when_one_of_them_sees_nan(door: Door) -> None:
     flags = ("--cpu_processes", "2", "--accumulate_grad_batches", "2", "--max_steps", "16")
     output = door.with_fault(fault, *flags, "--checkpoint_every_n_steps", "5", "--divergence_guard", "rollback")
     assert "step 14: the loss is nan\n" in output
-    assert "back to step 10 (1 of 3 times); batches 24 to 28 are left out" in output
+    assert "back to step 10 (1 of 3 times); batches 24 to 28 are skipped" in output
     end = final(door.run_folder)
     assert end["global_step"] == 16 and end["DataModule"]["skipped"] == [(23, 28)]
     assert all(tensor.isfinite().all() for tensor in end["state_dict"].values())

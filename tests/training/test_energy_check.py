@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models.energy_check import EnergyMismatch, check_energy
 from models.energy_transformer import EnergyBlock, EnergyShape, EnergyTransformer
-from models.layers import attend, feed_forward, norm
+from models.layers import feed_forward, norm, prediction_attention
 from models.layers.feed_forward import ACTIVATIONS
 from models.layers.norm import NORMS
 from tests.conftest import Door
@@ -75,17 +75,17 @@ BY_WEIGHTS = "its gradient, differentiated by weights,"
 @pytest.mark.parametrize(
     ("module", "name", "what"),
     [
-        (feed_forward, "swish", FORWARD),
-        (feed_forward, "swish_slope", FORWARD),
-        (feed_forward, "swish_curve", BY_WEIGHTS),
-        (norm, "normalised", FORWARD),
-        (norm, "normalised_slope", FORWARD),
-        (norm, "normalised_curve", BY_WEIGHTS),
-        (attend, "attended", FORWARD),
-        (attend, "attended_slope", FORWARD),
-        (attend, "own_slope", FORWARD),
-        (attend, "score_curve", BY_WEIGHTS),
-        (attend, "score_gradient", BY_WEIGHTS),
+        (feed_forward, "swiglu", FORWARD),
+        (feed_forward, "swiglu_grad", FORWARD),
+        (feed_forward, "swiglu_grad_backward", BY_WEIGHTS),
+        (norm, "rms_norm", FORWARD),
+        (norm, "rms_norm_grad", FORWARD),
+        (norm, "rms_norm_grad_backward", BY_WEIGHTS),
+        (prediction_attention, "attention_eager", FORWARD),
+        (prediction_attention, "attention_eager_grad", FORWARD),
+        (prediction_attention, "self_score_grad", FORWARD),
+        (prediction_attention, "score_grad_backward", BY_WEIGHTS),
+        (prediction_attention, "score_gradient", BY_WEIGHTS),
     ],
 )
 def test_a_wrong_formula_of_a_block(
@@ -101,12 +101,12 @@ def test_a_wrong_formula_of_a_block(
 @pytest.mark.parametrize(
     ("module", "plain", "differentiated", "what"),
     [
-        (attend, "attended", "_Attend", FORWARD),
-        (attend, "attended_slope", "_Slope", FORWARD),
-        (feed_forward, "swish", "_Swish", FORWARD),
-        (feed_forward, "swish_slope", "_SwishSlope", FORWARD),
-        (norm, "normalised", "_Normalise", FORWARD),
-        (norm, "normalised_slope", "_NormaliseSlope", FORWARD),
+        (prediction_attention, "attention_eager", "_Attend", FORWARD),
+        (prediction_attention, "attention_eager_grad", "_AttendGrad", FORWARD),
+        (feed_forward, "swiglu", "_SwiGLU", FORWARD),
+        (feed_forward, "swiglu_grad", "_SwiGLUGrad", FORWARD),
+        (norm, "rms_norm", "_RMSNorm", FORWARD),
+        (norm, "rms_norm_grad", "_RMSNormGrad", FORWARD),
     ],
 )
 @pytest.mark.parametrize("in_training", [False, True])
@@ -132,7 +132,7 @@ def test_a_formula_that_is_wrong_in_one_of_its_two_uses(
     monkeypatch.setattr(kind, "apply", staticmethod(marked))
     check_energy(network)
     monkeypatch.setattr(module, plain, wrong)
-    of_training = GRADIENT_TRAINING if plain.endswith("slope") else FORWARD_TRAINING
+    of_training = GRADIENT_TRAINING if plain.endswith("_grad") else FORWARD_TRAINING
     assert mismatch(network).startswith(f"{BLOCK}{of_training if in_training else what} does not fit: ")
 
 
@@ -190,8 +190,8 @@ class WrongBlock(EnergyBlock):
 
 
 class OwnBlock(EnergyBlock):
-    def predict(self, *inputs: Any) -> Tensor:
-        return 2 * super().predict(*inputs)
+    def forward_prediction(self, *inputs: Any) -> Tensor:
+        return 2 * super().forward_prediction(*inputs)
 
 
 def test_a_block_of_ones_own_is_named() -> None:
@@ -213,8 +213,8 @@ def test_the_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said.startswith(f"{BLOCK}{FORWARD} does not fit: ") and "\n" not in said
     assert said.endswith(
         "so that what is trained and what is evaluated would be two energies. Make `forward_saving` and "
-        "`input_gradient` agree; or define `predict` (of a network: `energy`) alone in a subclass, which autograd "
-        "differentiates, if slower."
+        "`input_gradient` agree; or define `forward_prediction` (of a network: `energy`) alone in "
+        "a subclass, which autograd differentiates, if slower."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.files import read_rows
-from training.alarms import KINDS, Facts, turning_points
-from training.health import GONE, Health
-from training.history import MOST_POINTS, MOST_VALIDATIONS, RECENT, History
-from training.order import Order
-from training.schedules import schedule
+from training.health import (
+    ALARM_RULES,
+    MOST_POINTS,
+    MOST_VALIDATIONS,
+    QUIET_CHECKS,
+    RECENT,
+    AlarmContext,
+    Alarms,
+    History,
+    turning_points,
+)
+from training.optimizers import schedule
 
 # The default runs of an EBT and of its Transformer++, every 10 steps of 800.
 EBT = """
@@ -39,7 +47,7 @@ TRANSFORMER = """
     1.71 1.67 1.66 1.67 1.71 1.68 1.70 1.63 1.74 1.69 1.68 1.70 1.67 1.66
 """
 UNIGRAM = 3.4
-FACTS = Facts(warm_up_steps=80, clip=1.0, unigram=UNIGRAM)
+FACTS = AlarmContext(warm_up_steps=80, clip=1.0, unigram=UNIGRAM)
 RATE = schedule(
     SimpleNamespace(  # type: ignore[arg-type]
         warm_up_base_lr_divider=100,
@@ -64,15 +72,15 @@ def validation(step: int, loss: float, accuracy: float = 0.5, spread: float = 0.
     return {"step": step, "valid_loss": loss, "valid_accuracy": accuracy, "valid_spread": spread}
 
 
-def watch(tmp_path: Path, facts: Facts = FACTS, **more: Any) -> tuple[Health, list[str]]:
+def watch(tmp_path: Path, facts: AlarmContext = FACTS) -> tuple[Alarms, list[str]]:
     """A watch over a run, and what it says."""
     said: list[str] = []
     recorder: Any = SimpleNamespace(readers=[])
     guard: Any = SimpleNamespace(events=[])
-    return Health(tmp_path, recorder, facts, guard, said.append, **more), said
+    return Alarms(tmp_path, recorder, facts, guard, said.append), said
 
 
-def alarms(rows: list[dict[str, Any]], tmp_path: Path, facts: Facts = FACTS) -> dict[str, int]:
+def alarms(rows: list[dict[str, Any]], tmp_path: Path, facts: AlarmContext = FACTS) -> dict[str, int]:
     """The kinds that were told, and the step of the first."""
     health, said = watch(tmp_path / str(len(list(tmp_path.iterdir()))), facts)
     health.path.parent.mkdir()
@@ -172,7 +180,7 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
 
 
 def test_every_kind_has_its_fault() -> None:
-    assert FAULTS.keys() == KINDS.keys()
+    assert FAULTS.keys() | {"not shuffled"} == ALARM_RULES.keys()
 
 
 @pytest.mark.parametrize("kind", FAULTS)
@@ -198,7 +206,7 @@ def test_clipping_most_steps_hard_is_told(tmp_path: Path) -> None:
 
 def test_clipping_a_little_is_no_trouble(tmp_path: Path) -> None:
     assert alarms(changed(lambda one: {"gradient_norm": 3.0}), tmp_path) == {}
-    assert alarms(changed(lambda one: {"gradient_norm": 30.0}), tmp_path, Facts(80, 0.0, UNIGRAM)) == {}
+    assert alarms(changed(lambda one: {"gradient_norm": 30.0}), tmp_path, AlarmContext(80, 0.0, UNIGRAM)) == {}
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "learning_rate/decay"])
@@ -212,8 +220,8 @@ def test_a_low_learning_rate_explains_a_plateau(tmp_path: Path, name: str) -> No
 
 def test_a_trouble_is_told_again_only_if_it_went_away(tmp_path: Path) -> None:
     health, said = watch(tmp_path)
-    for text in ["bad", "bad", *[None] * (GONE - 1), "bad", *[None] * GONE, "bad", "bad"]:
-        health.judge(7, "plateau", text, "wait")
+    for text in ["bad", "bad", *[None] * (QUIET_CHECKS - 1), "bad", *[None] * QUIET_CHECKS, "bad", "bad"]:
+        health.update(7, "plateau", text, "wait")
     assert said == ["alarm, step 7: plateau: bad.\n  Usual remedies: wait."] * 2
     assert [alarm["kind"] for alarm in read_rows(tmp_path / "alarms.jsonl")] == ["plateau", "plateau"]
 
@@ -221,8 +229,8 @@ def test_a_trouble_is_told_again_only_if_it_went_away(tmp_path: Path) -> None:
 def test_what_the_divergence_guard_saw_is_written_down_once(tmp_path: Path) -> None:
     health, said = watch(tmp_path)
     health.guard.events.append({"step": 31, "what": "the loss is 9, 700 deviations over its mean"})
-    health.look(32)
-    health.look(33)
+    health.check_all(32)
+    health.check_all(33)
     (alarm,) = read_rows(tmp_path / "alarms.jsonl")
     assert (alarm["step"], alarm["kind"]) == (31, "divergence") and said == [], "the guard has said it itself"
 
@@ -255,10 +263,10 @@ def test_a_month_of_rows_takes_bounded_memory() -> None:
     history = History()
     for step in range(1, 3_001):
         history.add({**row(step, 2.0), **validation(step, 2.0)}, 80)
-    assert len(history.whole) < MOST_POINTS and len(history.recent) == RECENT
+    assert len(history.coarse) < MOST_POINTS and len(history.recent) == RECENT
     assert len(history.validations) <= MOST_VALIDATIONS and history.validations[0].step == 1
-    steps = np.diff([point.step for point in history.whole])
-    assert set(steps.tolist()) == {history.merged}, "evenly spaced over the whole run"
+    steps = np.diff([point.step for point in history.coarse])
+    assert set(steps.tolist()) == {history.stride}, "evenly spaced over the whole run"
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=60), st.floats(0.01, 10))
@@ -269,47 +277,10 @@ def test_a_curve_turns_as_often_from_either_end(values: list[float], swing: floa
         assert turns == 0
 
 
-def batches(order: np.ndarray, size: int, length: int = 16) -> list[np.ndarray]:
-    """Batches of the rows of a text in this order."""
-    text = np.random.default_rng(1).integers(0, 50, length * (int(order.max()) + 1) + 1)
-    rows = [text[place * length : (place + 1) * length + 1] for place in order]
-    return [np.stack(rows[place : place + size]) for place in range(0, len(rows) - size + 1, size)]
-
-
-@pytest.mark.parametrize("size", [1, 2, 8])
-def test_rows_in_order_are_told_from_shuffled_ones(size: int) -> None:
-    draw = np.random.default_rng(0)
-    ordered, shuffled = Order(), Order()
-    for rows in batches(np.arange(400), size):
-        ordered.see(rows)
-    for _ in range(4):  # epochs, each in an order of its own
-        for rows in batches(draw.permutation(400), size):
-            shuffled.see(rows)
-    assert ordered.trouble() == "the rows of a batch follow one another in the text: the training data is not shuffled"
-    assert shuffled.trouble() is None
-
-
-def test_batches_that_come_again_in_the_same_order_are_told() -> None:
-    order = Order()
-    for rows in batches(np.random.default_rng(0).permutation(200), 8) * 2:
-        order.see(rows)
-    assert str(order.trouble()).startswith("the same batches come again in the same order")
-
-
-def test_a_text_of_one_letter_tells_nothing_about_order() -> None:
-    order = Order()
-    for number in range(100):
-        rows = np.zeros((8, 17), dtype=np.int64)
-        rows[:, 5] = number
-        order.see(rows)
-    assert order.trouble() is None
-
-
-def test_reading_in_order_by_the_settings_is_told_unless_it_is_meant(tmp_path: Path) -> None:
-    health, said = watch(tmp_path, in_order=True)
+def test_reading_in_order_by_the_settings_raises_an_alarm(tmp_path: Path) -> None:
+    health, said = watch(tmp_path, replace(FACTS, in_order=True))
     health.read(validation(0, 6.0))
     assert said[0].startswith("alarm, step 0: not shuffled: the settings have the training rows read in order.")
-    health, said = watch(tmp_path, in_order=False, look_at_order=False)
-    health.order.repeated = 100
+    health, said = watch(tmp_path)
     health.read(validation(0, 6.0))
-    assert said == [], "--overfit_batches repeats its batches on purpose"
+    assert said == []

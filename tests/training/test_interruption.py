@@ -17,23 +17,24 @@ from typing import Any
 import pytest
 
 from core.files import append_row, read_rows
-from launch.prepare import prepare
-from launch.trace import first_difference
+from launch.drill_runner import first_difference
+from launch.job import prepare
 from runs import RunFolder
-from runs.signals import GOES_ON, Listener
+from runs.process import EXIT_RESUMABLE, SignalState
 from tests.conftest import ROOT, Door
 from tests.slurm.jobs import attempts, losses
+from tests.support import warm
 from tests.training.test_exact_resume import trace
-from training.interruption import Interruption
-from training.resume import forget_validation
+from training.interruption import InterruptionCallback
+from training.resume import drop_validation_row
 
 BEFORE_TRAINING = """
-    import signal, data
-    build = data.build_data
+    import signal, data.language.build
+    build = data.language.build.language_data
     def told_while_building(config, *runs):
         os.kill(os.getpid(), signal.SIGTERM)
         return build(config)
-    data.build_data = told_while_building
+    data.language.build.language_data = told_while_building
 """
 AT_BATCH_5 = """
     import signal
@@ -67,12 +68,12 @@ IN_VALIDATION = """
 """
 AFTER_TRAINING = """
     import signal
-    from training.interruption import Interruption
-    end = Interruption.on_train_end
+    from training.interruption import InterruptionCallback
+    end = InterruptionCallback.on_train_end
     def told_at_the_end(self, trainer, model):
         end(self, trainer, model)
         os.kill(os.getpid(), signal.SIGTERM)
-    Interruption.on_train_end = told_at_the_end
+    InterruptionCallback.on_train_end = told_at_the_end
 """
 EACH_STEP_NOTED = """
     from training.recorder import Recorder
@@ -126,8 +127,8 @@ def test_ctrl_c_saves_and_names_the_command_that_goes_on(pieces: Door, corpus: P
     command = f"python train_model.py --resume_training_ckpt {last}"
     assert f"{words}  {command}\n" in output and "Traceback" not in output
     assert attempts(pieces.run_folder)[-1]["cause"] == "stopped by hand"
-    done = subprocess.run([sys.executable, *command.split()[1:]], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and "going on from step 4" in done.stdout, done.stdout + done.stderr
+    done = warm.run([sys.executable, *command.split()[1:]], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "resuming from step 4" in done.stdout, done.stdout + done.stderr
     assert first_difference(metrics(pieces.run_folder), metrics(whole.run_folder)) is None
 
 
@@ -173,7 +174,7 @@ def test_a_closed_terminal(door: Door, tmp_path: Path, deaf: bool) -> None:
     os.close(master)
     status = process.wait(timeout=120)
     (row,) = attempts(door.run_folder)
-    assert (status, row["cause"]) == ((0, "finished") if deaf else (GOES_ON, "interrupted: SIGHUP"))
+    assert (status, row["cause"]) == ((0, "finished") if deaf else (EXIT_RESUMABLE, "interrupted: SIGHUP"))
     copy = (door.run_folder / "console.log").read_text()
     assert ("its terminal is gone (SIGHUP); step 2 is saved. Go on with:" in copy) is not deaf
 
@@ -188,19 +189,19 @@ def test_a_run_in_pieces_is_the_whole_run(
     whole(*flags)
     as_job(pieces, monkeypatch, *flags)
 
-    pieces.with_fault(BEFORE_TRAINING, *flags, status=GOES_ON)
+    pieces.with_fault(BEFORE_TRAINING, *flags, status=EXIT_RESUMABLE)
     assert not (pieces.run_folder / "attempts.jsonl").exists(), "it did not get as far as an attempt"
-    output = pieces.with_fault(AT_BATCH_5, *flags, status=GOES_ON)
+    output = pieces.with_fault(AT_BATCH_5, *flags, status=EXIT_RESUMABLE)
     sentence = "the run stopped: the time limit is near (SIGUSR1); step 3 is saved, and the job goes on from there when"
     assert sentence in output and "Traceback" not in output
-    output = pieces.with_fault(WHILE_SAVING, *flags, "--checkpoint_every_n_steps", "4", status=GOES_ON)
-    assert "going on from step 3" in output and "step 4 is saved" in output
-    output = pieces.with_fault(IN_VALIDATION, *flags, status=GOES_ON)
+    output = pieces.with_fault(WHILE_SAVING, *flags, "--checkpoint_every_n_steps", "4", status=EXIT_RESUMABLE)
+    assert "resuming from step 3" in output and "step 4 is saved" in output
+    output = pieces.with_fault(IN_VALIDATION, *flags, status=EXIT_RESUMABLE)
     assert "step 5 is saved, and the job goes on from there when it is queued again." in output
     assert validations(pieces.run_folder) == [0], "it did not wait for its end"
-    output = pieces.with_fault(AFTER_TRAINING, *flags, status=GOES_ON)
-    assert "going on from step 5" in output and validations(pieces.run_folder) == [0, 5, 6]
-    assert "going on from step 6" in pieces(*flags), "all is trained, and the report is still to come"
+    output = pieces.with_fault(AFTER_TRAINING, *flags, status=EXIT_RESUMABLE)
+    assert "resuming from step 5" in output and validations(pieces.run_folder) == [0, 5, 6]
+    assert "resuming from step 6" in pieces(*flags), "all is trained, and the report is still to come"
 
     rows = attempts(pieces.run_folder)
     assert [(row["first_step"], row["last_step"], row["cause"]) for row in rows] == [
@@ -222,7 +223,7 @@ def test_a_run_in_pieces_is_the_whole_run(
 def test_a_validation_that_is_run_again_stands_there_once(tmp_path: Path) -> None:
     for row in ({"step": 2, "valid_loss": 3.0}, {"step": 4, "train_loss": 2.0}, {"step": 4, "valid_loss": 2.5}):
         append_row(tmp_path / "metrics.jsonl", row)
-    forget_validation(tmp_path / "metrics.jsonl", 4)
+    drop_validation_row(tmp_path / "metrics.jsonl", 4)
     assert metrics(tmp_path) == [{"step": 2, "valid_loss": 3.0}, {"step": 4, "train_loss": 2.0}]
 
 
@@ -230,7 +231,7 @@ def test_two_processes_stop_at_the_same_step(pieces: Door, monkeypatch: pytest.M
     """Only the second of them gets the signal."""
     flags = ("--cpu_processes", "2")
     as_job(pieces, monkeypatch, *flags)
-    output = pieces.with_fault(AT_BATCH_5 + EACH_STEP_NOTED, *flags, status=GOES_ON)
+    output = pieces.with_fault(AT_BATCH_5 + EACH_STEP_NOTED, *flags, status=EXIT_RESUMABLE)
     assert "another of its processes was told to end; step 5 is saved" in output
     assert [(pieces.run_folder / f"rank{rank}").read_text() for rank in (0, 1)] == ["5", "5"]
     assert (pieces.run_folder / "checkpoints" / "step_00000005.ckpt").is_file()
@@ -257,11 +258,11 @@ def test_a_job_that_resumes_a_path_goes_on_from_its_own_state(pieces: Door, monk
     start = str(checkpoints / "step_00000006.ckpt")
     flags = ("--resume_training_ckpt", start, "--save_top_k_ckpts", "0", "--max_steps", "9")
     as_job(pieces, monkeypatch, *flags)
-    output = pieces.with_fault(AT_BATCH_5.replace("== 5", "== 7"), *flags, status=GOES_ON)
-    assert "going on from step 6" in output and "step 7 is saved" in output
+    output = pieces.with_fault(AT_BATCH_5.replace("== 5", "== 7"), *flags, status=EXIT_RESUMABLE)
+    assert "resuming from step 6" in output and "step 7 is saved" in output
     assert sorted(file.name for file in (checkpoints / "later").iterdir()) == ["step_00000008.ckpt"]
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert "going on from step 7" in pieces(*flags)
+    assert "resuming from step 7" in pieces(*flags)
     assert [step for step, _ in losses(pieces.run_folder)] == list(range(1, 10))
     assert (checkpoints / "last.ckpt").resolve().name == "step_00000009.ckpt"
 
@@ -276,15 +277,15 @@ def handlers() -> Iterator[None]:
 
 
 def test_before_training_a_signal_ends_the_process(handlers: None) -> None:
-    listener = Listener()
+    listener = SignalState()
     listener.listen()
     with pytest.raises(SystemExit) as leaving:
         os.kill(os.getpid(), signal.SIGTERM)
-    assert leaving.value.code == GOES_ON
+    assert leaving.value.code == EXIT_RESUMABLE
 
 
 def test_while_training_the_first_signal_is_noted(handlers: None) -> None:
-    listener = Listener()
+    listener = SignalState()
     listener.listen()
     listener.training = True
     assert listener.cause == "interrupted" and listener.why == "another of its processes was told to end"
@@ -306,13 +307,13 @@ def test_a_notice_too_short_to_save_in_is_told_and_the_clock_takes_over(
     every: float | None,
 ) -> None:
     """The durations of the attempts before are known at the start."""
-    monkeypatch.setattr("training.interruption.shortest", lambda folder: notice)
+    monkeypatch.setattr("training.interruption.shortest_grace_period", lambda folder: notice)
     folder = RunFolder(tmp_path)
     append_row(folder.attempts, {"attempt": 1, "checkpoint_seconds": taken})
     saved: list[int] = []
     checkpoints: Any = SimpleNamespace(saved_step=0, seconds=0.0, saved_at=0.0, save=lambda _: saved.append(1))
     trainer: Any = SimpleNamespace(is_global_zero=True, world_size=1, accumulate_grad_batches=1, global_step=5)
-    callback = Interruption(checkpoints, folder, 2)
+    callback = InterruptionCallback(checkpoints, folder, 2)
     callback.on_train_start(trainer, None)  # type: ignore[arg-type]
     assert callback.every == every
     sentence = (
@@ -332,8 +333,8 @@ def test_how_long_a_checkpoint_takes_is_written_down(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     checkpoints: Any = SimpleNamespace(seconds=0.0)
     trainer: Any = SimpleNamespace(is_global_zero=True)
-    callback = Interruption(checkpoints, folder, 3)
+    callback = InterruptionCallback(checkpoints, folder, 3)
     for seconds in (0.0, 2.0, 2.5, 1.0, 4.0):
         checkpoints.seconds = seconds
-        callback.note_duration(trainer)
+        callback.record_duration(trainer)
     assert read_rows(folder.attempts) == [{"attempt": 3, "checkpoint_seconds": taken} for taken in (2.0, 4.0)]

@@ -17,6 +17,7 @@ import torch
 
 from core.files import read_rows
 from tests.conftest import ROOT
+from tests.support import warm
 
 OLD = Path(__file__).parent / "old_runs"
 
@@ -24,7 +25,7 @@ OLD = Path(__file__).parent / "old_runs"
 def resume(logs: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     (checkpoint,) = (folder / "checkpoints").iterdir()
     command = [sys.executable, "train_model.py", "--no_wandb", "--logs_dir", str(logs)]
-    return subprocess.run(
+    return warm.run(
         [*command, "--resume_training_ckpt", str(checkpoint)], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
 

@@ -12,8 +12,7 @@ from torch import nn
 
 from config import parse_command_line
 from models import build_model
-from training.optimizers import build_optimizer, learning_rates, optimizer_and_schedule, parameter_groups
-from training.schedules import schedule
+from training.optimizers import build_optimizer, learning_rates, optimizer_and_schedule, parameter_groups, schedule
 
 CONFIG = parse_command_line(["--model_name", "baseline_transformer", "--model_size", "4xs"])
 SETTINGS = CONFIG.optimizer

@@ -16,17 +16,17 @@ from core.files import append_row, read_rows
 from data.module import StreamLoader
 from data.stream import BatchStream
 from models import build_model
-from models.energy_language_model import EnergyLanguageModel
-from runs.metrics import PLACE, describe
-from runs.reading import Run
+from models.language import EnergyLM
+from runs.metrics import LANGUAGE_TASK as TASK
+from runs.run import Run
 from tests.conftest import Door
 from training.cost import batch_costs, step_cost
-from training.ending import GOAL_UNMET
 from training.recorder import MetricsFile
+from training.stopping import GOAL_UNMET
 
 SLOW_LOADER = """
     import time
-    from data.rows import PackedRows
+    from data.language.rows import PackedRows
     plain = PackedRows.__getitems__
     def slow(self, indices):
         time.sleep(0.2)
@@ -40,13 +40,13 @@ SIZE = "--num_transformer_blocks 2 --embedding_dim 16 --multiheaded_attention_he
 def test_a_batch_costs_what_its_steps_cost(conditioning: str) -> None:
     flags = f"--recipe laptop {SIZE} --ebt_type {conditioning} --mcmc_num_steps 2 --randomize_mcmc_num_steps 1"
     model = build_model(parse_command_line(flags.split()), 11, 0, 10)
-    assert isinstance(model, EnergyLanguageModel)
-    drawn = model.thinking
+    assert isinstance(model, EnergyLM)
+    drawn = model.walk_settings
     costs = batch_costs(model, 4, 8)
-    assert list(costs) == [2, 3, 4] and model.thinking == drawn
+    assert list(costs) == [2, 3, 4] and model.walk_settings == drawn
     assert costs[2].flops < costs[3].flops < costs[4].flops
     for repeats in (1, 2):
-        model.thinking = replace(drawn, min_repeats=repeats, max_repeats=repeats)
+        model.walk_settings = replace(drawn, min_repeats=repeats, max_repeats=repeats)
         assert costs[2 * repeats] == step_cost(model, 4, 8)
 
 
@@ -80,7 +80,7 @@ class SlowRows(Dataset[Any]):
 def test_waiting_for_batches_is_measured() -> None:
     stream = BatchStream(40, 4, batches_per_epoch=10, start=0, stop=5, skipped=(), seed=0, shuffle=True)
     loader = StreamLoader(SlowRows(), stream)
-    assert len(list(loader)) == 5 and 0.1 <= loader.waited < 2
+    assert len(list(loader)) == 5 and 0.1 <= loader.wait_seconds < 2
 
 
 def test_the_schema_names_every_column(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_resume_cuts_metrics_and_alarms_alike(tmp_path: Path) -> None:
             append_row(tmp_path / name, {"step": step})
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 15, "tr')
-    MetricsFile.cut(tmp_path / "metrics.jsonl", 20)
+    MetricsFile.truncate_after(tmp_path / "metrics.jsonl", 20)
     for name in ("metrics.jsonl", "alarms.jsonl"):
         assert (tmp_path / name).read_text() == '{"step": 10}\n{"step": 20}\n'
 
@@ -121,7 +121,7 @@ def test_a_run_ends_early_and_its_status_tells_of_the_goal(trained: tuple[Path, 
     folder, first, second = trained
     assert "--early_stop 1: valid_loss did not get better than" in first
     assert "--goal valid_loss<0.1 was not met: the nearest was" in first
-    assert "going on from step 4" in second and "--goal valid_loss<50 was met at step 6." in second
+    assert "resuming from step 4" in second and "--goal valid_loss<50 was met at step 6." in second
     run = Run(folder)
     assert run.state == "finished"
     causes = [attempt["cause"] for attempt in run.attempts]
@@ -133,14 +133,14 @@ def test_a_run_ends_early_and_its_status_tells_of_the_goal(trained: tuple[Path, 
 def test_every_row_says_where_it_was_measured(trained: tuple[Path, str, str]) -> None:
     folder, _, _ = trained
     rows = read_rows(folder / "metrics.jsonl")
-    assert all(PLACE.keys() <= row.keys() for row in rows)
+    assert all(TASK.places.keys() <= row.keys() for row in rows)
     for name in ("step", "epoch", "tokens", "flops", "seconds", "time", "attempt"):
         values = [row[name] for row in rows]
         assert values == sorted(values), f"{name} goes on where the first attempt ended"
     assert rows[0]["flops"] == 0 and rows[-1]["tokens"] == 6 * 4 * 32 and rows[-1]["attempt"] == 2
     schema = json.loads((folder / "metrics.schema.json").read_bytes())
     assert {name for row in rows for name in row} <= schema.keys()
-    assert all(describe(name).title != name.replace("_", " ") for name in schema if name not in PLACE)
+    assert all(TASK.measure(name).title != name.replace("_", " ") for name in schema if name not in TASK.places)
 
 
 def test_flops_are_those_of_the_steps_that_were_taken(trained: tuple[Path, str, str]) -> None:

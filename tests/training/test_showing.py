@@ -13,11 +13,12 @@ import pytest
 from PIL import Image
 
 from config import SettingsError, parse_command_line
-from config.flags import FLAGS
 from config.record import differences
+from config.settings import all_flags
+from config.twin import baseline_config
+from core.text import printable_lines
 from tests.conftest import Door
-from training.comparison import twin_of
-from training.showing import Curve, Glyphs, attempt, beginning, draw_descent, energy_plot, glyphs, readable
+from training.showing import Curve, Glyphs, beginning, draw_descent, energy_plot, glyphs, or_report
 
 MEAN = np.array([5.0, -2.0, -3.0, -3.2, -3.3, -3.3, -3.3, -3.2, -3.1])
 CURVE = Curve(MEAN - 1, MEAN, MEAN + 1, np.linspace(5.5, 1.5, 9), truth=-1.0)
@@ -73,7 +74,7 @@ def test_the_picture_is_a_png() -> None:
 
     model = build_model(parse_command_line(["--model_name", "ebt", "--model_size", "4xs"]), 258, 256, 257)
     file = io.BytesIO()
-    draw_descent(CURVE, model.thinking, file)  # type: ignore[arg-type]
+    draw_descent(CURVE, model.walk_settings, file)  # type: ignore[arg-type]
     assert file.getvalue().startswith(b"\x89PNG") and len(file.getvalue()) > 10_000
     # read on a white page and on a dark one: no background, and letters neither black nor white
     pixels = np.asarray(Image.open(file).convert("RGBA")) / 255
@@ -83,8 +84,8 @@ def test_the_picture_is_a_png() -> None:
 
 
 def test_text_of_a_model_cannot_steer_the_terminal() -> None:
-    assert readable("a\x1b[2J\tb\r\nc\u202e\x00é", "utf-8") == ["a\\x1b[2J\\tb\\r", "c\\u202e\\x00é"]
-    assert readable("é●", "ascii") == ["\\xe9\\u25cf"]
+    assert printable_lines("a\x1b[2J\tb\r\nc\u202e\x00é", "utf-8") == ["a\\x1b[2J\\tb\\r", "c\\u202e\\x00é"]
+    assert printable_lines("é●", "ascii") == ["\\xe9\\u25cf"]
 
 
 def test_a_prompt_is_the_beginning_of_a_document_that_goes_on() -> None:
@@ -97,7 +98,7 @@ def test_what_cannot_be_shown_is_one_line(capsys: pytest.CaptureFixture[str]) ->
     def full() -> None:
         raise OSError(28, "No space left\non device")
 
-    attempt("the descent", full)
+    or_report("the descent", full)
     assert capsys.readouterr().err == "could not show the descent: OSError: [Errno 28] No space left on device\n"
 
 
@@ -105,8 +106,8 @@ def test_the_twin_differs_in_the_model_and_its_rate_only() -> None:
     energy = "--model_name ebt --recipe s2 --mcmc_step_size auto --compare_baseline"
     shape = "--model_size xxs --embedding_dim 192 --seed 3 --max_steps 70 --peak_learning_rate 0.1"
     config = parse_command_line(f"{energy} {shape} --run_name a --resume_training_ckpt last --no_wandb".split())
-    changed = {name: new for name, (_, new) in differences(config, twin_of(config)).items()}
-    assert {name: value for name, value in changed.items() if FLAGS[name].group != "energy"} == {
+    changed = {name: new for name, (_, new) in differences(config, baseline_config(config)).items()}
+    assert {name: value for name, value in changed.items() if all_flags()[name].group != "energy"} == {
         "run_name": "a-transformer++",
         "model_name": "baseline_transformer",
         "recipe": "residual",
@@ -115,13 +116,13 @@ def test_the_twin_differs_in_the_model_and_its_rate_only() -> None:
         "compare_baseline": False,
     }
     long = replace(config, run=replace(config.run, run_name="é" * 100))
-    assert twin_of(long).run.run_name == "é" * 80 + "-transformer++"
+    assert baseline_config(long).run.run_name == "é" * 80 + "-transformer++"
 
 
 def test_the_twin_of_equal_flops_takes_more_steps_of_the_same_schedule() -> None:
     given = "--model_name ebt --compare_baseline --max_steps 70 --warm_up_steps 7 --max_scheduling_steps 140 --no_wandb"
     config = parse_command_line([*given.split(), "--run_name", "a"])
-    equal, longer = twin_of(config), twin_of(config, 2.26)
+    equal, longer = baseline_config(config), baseline_config(config, 2.26)
     assert {name: new for name, (_, new) in differences(equal, longer).items()} == {
         "run_name": "a-transformer++-flops",
         "max_steps": 158,
@@ -129,7 +130,7 @@ def test_the_twin_of_equal_flops_takes_more_steps_of_the_same_schedule() -> None
         "max_scheduling_steps": 316,
     }
     plain = parse_command_line(["--model_name", "ebt", "--compare_baseline", "--max_steps", "70"])
-    assert twin_of(plain, 2.26).optimizer.warm_up_steps is None  # a tenth of the run, as it was
+    assert baseline_config(plain, 2.26).optimizer.warm_up_steps is None  # a tenth of the run, as it was
 
 
 @pytest.mark.parametrize(
@@ -185,13 +186,13 @@ def test_the_end_of_a_run(door: Door) -> None:
 def test_nothing_that_is_shown_can_fail_a_run(door: Door) -> None:
     fault = f"""
     import training.showing as showing
-    import training.comparison as comparison
+    import training.report as comparison
     showing.FEWEST_STEPS = 1
     def full(path, write):
         raise OSError(28, "No space left on device")
     showing.write_atomically = full
     showing.sample = None
-    comparison.DOOR = {sys.executable!r}
+    comparison.TRAIN_SCRIPT = {sys.executable!r}
     """
     output = door.ebt().with_fault(fault, "--compare_baseline")
     assert "could not show the descent of the energy: OSError: [Errno 28] No space left on device" in output
@@ -202,6 +203,6 @@ def test_nothing_that_is_shown_can_fail_a_run(door: Door) -> None:
 
 def test_a_rehearsal_shows_nothing_and_compares_nothing(door: Door) -> None:
     output = door.ebt()("--fast_dev_run", "--compare_baseline")
-    assert "--compare_baseline: not after a rehearsal" in output
+    assert "--compare_baseline: not after a debug run" in output
     assert "energy by steps" not in output and "sample" not in output
     assert not list(door.run_folder.glob("*.png"))

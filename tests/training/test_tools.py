@@ -13,14 +13,23 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from config import parse_command_line
-from data import build_data
+from core.text import format_amount
+from data.language.build import language_data
 from models import build_model
 from tests.conftest import Door
-from training import plan
+from training import find
 from training.cost import step_cost
-from training.find import TRIAL_STEPS, Trial, find_lr, rows_ahead, suggest, take_step, training_batches
+from training.find import (
+    TRIAL_STEPS,
+    Trial,
+    batches_of_validations,
+    find_lr,
+    rows_ahead,
+    suggest,
+    take_step,
+    training_batches,
+)
 from training.optimizers import optimizer_and_schedule
-from training.plan import amount, batches_of_validations
 
 CONFIG = parse_command_line(["--model_name", "baseline_transformer", "--model_size", "4xs", "--context_length", "64"])
 
@@ -65,11 +74,11 @@ def test_batches_of_all_validations_of_a_run(flags: str, batches: int) -> None:
 
 
 def test_time_is_that_of_all_steps_and_validations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "try_batch_size", lambda *_, steps: Trial(16, seconds=0.1, usual=0.5))
-    monkeypatch.setattr(plan, "validation_seconds", lambda *_: 0.25)
+    monkeypatch.setattr(find, "try_batch_size", lambda *_, steps: Trial(16, seconds=0.1, mean_seconds=0.5))
+    monkeypatch.setattr(find, "validation_seconds", lambda *_: 0.25)
     data = SimpleNamespace(rows={"valid": range(160)}, sample=range(160), batches_per_epoch=lambda: 50)  # 10 batches
     config = parse_command_line(["--accumulate_grad_batches", "2", "--val_check_interval", "100", "--gpus", "none"])
-    told = plan.wall_time(config, data, None, 100)  # type: ignore[arg-type]
+    told = find.wall_time(config, data, None, 100)  # type: ignore[arg-type]
     assert told == "about 1:48  (estimate: steps of 1 s timed just now on this CPU, and 0:08 of validations)"
 
 
@@ -108,9 +117,9 @@ def test_counting_leaves_the_model_alone() -> None:
 
 
 def test_amounts_are_readable() -> None:
-    assert amount(14_600_000, "FLOP") == "14.6 MFLOP"
-    assert amount(999, "B", 1024) == "999 B"
-    assert amount(3 * 2**30, "B", 1024) == "3 GB"
+    assert format_amount(14_600_000, "FLOP") == "14.6 MFLOP"
+    assert format_amount(999, "B", 1024) == "999 B"
+    assert format_amount(3 * 2**30, "B", 1024) == "3 GB"
 
 
 def test_find_lr_suggests_a_rate_and_draws_it(door: Door) -> None:
@@ -147,9 +156,9 @@ def test_suggestion_is_below_where_the_loss_rises_whatever_its_steepest_place() 
 def test_the_suggested_rate_beats_a_tenth_and_ten_times_of_it(corpus: Path, tmp_path: Path) -> None:
     size = "--model_name baseline_transformer --model_size 4xs --context_length 32 --batch_size_per_device 8"
     config = parse_command_line([*size.split(), "--dataset_name", "text", "--dataset_dir", str(corpus)])
-    data = build_data(config)
+    data = language_data(config)
     torch.manual_seed(0)
-    model = build_model(config, data.tokenizer.vocab_size, data.tokenizer.separator_id, data.tokenizer.pad_id)
+    model = build_model(config, data.processor.vocab_size, data.processor.separator_id, data.processor.pad_id)
     suggestion = find_lr(config, data, model, tmp_path / "find_lr.png")
     ends = []
     for rate in (suggestion, suggestion / 10, suggestion * 10):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from core.files import read_rows
+from runs.checkpoints import read_checkpoint
 from tests.conftest import Door
 from tests.training.test_debugging import UNUSED_LAYER
-from training.checkpoints import read_checkpoint
 
 
 def losses(door: Door, *flags: str) -> list[float]:

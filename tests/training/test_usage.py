@@ -15,10 +15,20 @@ from hypothesis import strategies as st
 
 from config import RunConfig, parse_command_line
 from core.files import read_rows
-from runs.reading import Run
+from runs.run import Run
 from training import usage
-from training.usage import Processes, Usage, allowances, gpu_sample, live_tensors
-from training.verdicts import Machine, believable, leak_verdict, stats_lines, summarise
+from training.usage import (
+    Machine,
+    Processes,
+    Usage,
+    allowances,
+    drop_impossible,
+    gpu_sample,
+    leak_verdict,
+    live_tensors,
+    stats_lines,
+    summarise,
+)
 
 MB = 2**20
 GB = 2**30
@@ -114,7 +124,7 @@ def test_a_new_process_is_not_a_leak_that_ended() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"cpu_percent": 900.0}, "CPU of 900 % on 4 core(s) cannot be true (1 of 100 samples): they are left out."),
+        ({"cpu_percent": 900.0}, "CPU of 900 % on 4 core(s) cannot be true (1 of 100 samples): they are ignored."),
         ({"memory_bytes": 17 * GB}, "cannot be true"),
         ({"loader_wait_share": -0.5}, "-0.5 of the time spent on waiting for batches cannot be true"),
         ({"cpu_percent": float("nan")}, "CPU of nan % on 4 core(s) cannot be true"),
@@ -140,7 +150,7 @@ sample = st.fixed_dictionaries(
 def test_no_samples_break_the_summary(samples: list[dict[str, Any]]) -> None:
     found = summarise(samples, MACHINE, CONFIG)
     assert {"stats", "verdicts"} == found.keys() and list(stats_lines(found)) is not None
-    kept, _ = believable(samples, MACHINE)
+    kept, _ = drop_impossible(samples, MACHINE)
     assert all(0 <= row.get("memory_bytes", 0) <= MACHINE.memory_bytes for row in kept)
 
 
@@ -221,7 +231,7 @@ def test_a_month_of_samples_is_thinned_out(tmp_path: Path, quick: None, monkeypa
     for step in range(1, 101):
         if step % watch.factor == 0:  # as the thread waits so many times longer
             watch.step = step
-            watch.take(processes)
+            watch.take_sample(processes)
     samples = read_rows(tmp_path / "usage.jsonl")
     assert samples == watch.rows and watch.factor == 16
     assert [sample["step"] for sample in samples] == [16, 32, 48, 64, 80, 96], "all over the run"

@@ -14,19 +14,19 @@ import psutil
 import pytest
 import torch
 
-import training.wandb_run
+import training.wandb
 from config import SettingsError, parse_command_line
 from config.record import to_dict
 from core.files import append_row, read_rows, write_json
-from launch.prepare import prepare
+from launch.job import prepare
 from runs import RunFolder
-from runs.reading import Run
-from runs.signals import GOES_ON
-from runs.wandb_page import pieces_of
+from runs.process import EXIT_RESUMABLE
+from runs.run import Run
+from runs.wandb import offline_runs
 from tests.conftest import Door
 from tests.reading_wandb import WandbFile
 from tests.wandb_server import Page, wandb_server
-from training.wandb_run import WandbRun, histogram, wandb_run
+from training.wandb import WandbLogger, histogram, wandb_logger
 
 AT_BATCH_4 = """
     from training.recorder import Recorder
@@ -85,7 +85,7 @@ def requeued(corpus: Path, nobody: pytest.MonkeyPatch, tmp_path_factory: pytest.
         folder = prepare(door.command(*flags)[2:])
         patch.setenv("EBT_JOB_RUN_DIR", str(folder))
         (folder / "job_script.slurm").write_text("#!/bin/bash\n")
-        first = door.with_fault(planted(TOLD_TO_END), *flags, status=GOES_ON)
+        first = door.with_fault(planted(TOLD_TO_END), *flags, status=EXIT_RESUMABLE)
         append_row(folder / "alarms.jsonl", {"step": 3, "kind": "plateau", "text": "It stands.", "advice": "Wait."})
         patch.setenv("WANDB_BASE_URL", server.url)
         patch.setenv("WANDB_API_KEY", 40 * "a")
@@ -104,7 +104,7 @@ def test_offline_it_says_so_in_one_line(requeued: Requeued) -> None:
 
 
 def test_the_first_piece_holds_the_whole_record(requeued: Requeued) -> None:
-    found = WandbFile(pieces_of(requeued.folder)[0].file)
+    found = WandbFile(offline_runs(requeued.folder)[0].file)
     assert (found.run_id, found.project, found.tags) == (requeued.folder.name, "tests", ["a", "b"])
     for name, value in Run(requeued.folder).settings.items():
         assert name in found.config and found.config[name] == value, name
@@ -113,15 +113,15 @@ def test_the_first_piece_holds_the_whole_record(requeued: Requeued) -> None:
     model = found.config["model"]
     assert model["parameters"] > 100_000 and (model["devices_per_node"], model["nodes"]) == (1, 1)
     assert {"config.json", "code.diff", "job_script.slurm", "model.txt", "environment.json"} <= set(found.files)
-    assert found.exit_code == GOES_ON and found.preempting
-    assert pieces_of(requeued.folder)[0].steps == (0, 4), requeued.first
+    assert found.exit_code == EXIT_RESUMABLE and found.preempting
+    assert offline_runs(requeued.folder)[0].steps == (0, 4), requeued.first
     assert found.stats > 0, "system usage"
     printed = (requeued.folder / "console.log").read_text()
     assert "parameters" in found.console and found.console in printed, "what was printed, and once"
 
 
 def test_the_first_piece_holds_every_row(requeued: Requeued) -> None:
-    found = WandbFile(pieces_of(requeued.folder)[0].file)
+    found = WandbFile(offline_runs(requeued.folder)[0].file)
     rows = [row for row in read_rows(requeued.folder / "metrics.jsonl") if row["attempt"] == 1 and "train_loss" in row]
     history = [row for row in found.history if "train_loss" in row]
     assert [row["_step"] for row in history] == [row["step"] for row in rows] == [1, 2, 3, 4]
@@ -135,7 +135,7 @@ def test_the_first_piece_holds_every_row(requeued: Requeued) -> None:
 
 def test_histograms_of_all_parameters_and_their_gradients(requeued: Requeued) -> None:
     """The model is differentiated twice, has a parameter without dimensions, and norms."""
-    history = {row["_step"]: row for row in WandbFile(pieces_of(requeued.folder)[0].file).history}
+    history = {row["_step"]: row for row in WandbFile(offline_runs(requeued.folder)[0].file).history}
     parameters = {name for name in history[2] if name.startswith("parameters/") and name.endswith(".values")}
     gradients = {name for name in history[2] if name.startswith("gradients/") and name.endswith(".values")}
     checkpoint = torch.load(requeued.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
@@ -154,13 +154,13 @@ def test_a_requeue_goes_on_with_the_same_page(requeued: Requeued) -> None:
     losses = {row["step"]: row["train_loss"] for row in rows if "train_loss" in row}
     assert {row["_step"]: row["train_loss"] for row in page.history if "train_loss" in row} == pytest.approx(losses)
     assert page.config["wandb_tags"] == ["a", "b"] and page.exit_code == 0
-    assert "going on from step 4" in page.console and "run folder" in page.console
+    assert "resuming from step 4" in page.console and "run folder" in page.console
     assert {"attempts.jsonl", "alarms.jsonl", "job_script.slurm"} <= set(page.files)
     name = f"checkpoint-{requeued.folder.name}"
     assert {f"{name}:best", f"{name}:last", f"{name}:step-6"} <= set(page.artifacts)
     assert page.summary["number_of_alarms"] == 1 and page.summary["best/valid_loss"] > 0
-    assert [piece.is_online for piece in pieces_of(requeued.folder)] == [False, True]
-    assert all(piece.is_synced for piece in pieces_of(requeued.folder)), "nothing is left to upload"
+    assert [piece.is_online for piece in offline_runs(requeued.folder)] == [False, True]
+    assert all(piece.is_synced for piece in offline_runs(requeued.folder)), "nothing is left to upload"
     assert f"W&B: {os.environ.get('WANDB_BASE_URL', 'http://')}" in requeued.second
 
 
@@ -170,11 +170,11 @@ def test_a_run_outlives_wandb(corpus: Path, tmp_path: Path, nobody: pytest.Monke
     output = door.with_fault(planted(WANDB_DIES), "--wandb_offline")
     said = [line for line in output.splitlines() if line.startswith("W&B: ")]
     assert len(said) == 2 and said[0].startswith("W&B: offline, --wandb_offline; its files stay")
-    assert said[1].startswith("W&B: stopped (") and "): the run goes on without it. Upload later: python" in said[1]
+    assert said[1].startswith("W&B: stopped (") and "): the run continues without it. Upload later: python" in said[1]
     assert "Traceback" not in output
     folder = next((tmp_path / "runs").iterdir())
     assert [row["step"] for row in read_rows(folder / "metrics.jsonl") if "train_loss" in row] == [1, 2, 3, 4, 5, 6]
-    assert [piece.steps for piece in pieces_of(folder)] == [None], "it is known to be cut"
+    assert [piece.steps for piece in offline_runs(folder)] == [None], "it is known to be cut"
 
 
 def test_no_wandb_loads_none_of_it(door: Door) -> None:
@@ -213,7 +213,7 @@ def folder(tmp_path: Path, nobody: pytest.MonkeyPatch) -> RunFolder:
 def test_the_first_error_ends_wandb_and_not_the_run(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = WandbRun(folder, offline=True, console="console.log")
+    page = WandbLogger(folder, offline=True, console="console.log")
     calls = []
 
     def broken(*words: object, **more: object) -> None:
@@ -228,13 +228,13 @@ def test_the_first_error_ends_wandb_and_not_the_run(
     page.close(0)
     said = capsys.readouterr().out.splitlines()
     assert len(calls) == 1 and len(said) == 2
-    assert said[1].startswith("W&B: stopped (OSError: no space left on device): the run goes on without it. Upload")
+    assert said[1].startswith("W&B: stopped (OSError: no space left on device): the run continues without it. Upload")
 
 
 def test_an_alarm_reaches_people_who_are_online(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     alarm = {"step": 1, "time": 1.0, "kind": "plateau", "text": "The loss stands still.", "advice": "Wait."}
     append_row(folder.path / "alarms.jsonl", {**alarm, "kind": "of an earlier attempt"})
-    page = WandbRun(folder, offline=True, console="console.log")
+    page = WandbLogger(folder, offline=True, console="console.log")
     page.is_online = True
     alerts: list[tuple[str, str]] = []
     monkeypatch.setattr(page.page, "alert", lambda *words: alerts.append(words))
@@ -247,11 +247,11 @@ def test_an_alarm_reaches_people_who_are_online(folder: RunFolder, monkeypatch: 
 
 def test_a_run_that_went_back_is_to_be_rebuilt(folder: RunFolder) -> None:
     """W&B keeps the rows that a rollback abandons, and refuses those that replace them."""
-    page = WandbRun(folder, offline=True, console="console.log")
+    page = WandbLogger(folder, offline=True, console="console.log")
     for step, loss in ((1, 1.0), (2, 9.0), (3, 99.0), (2, 0.9), (3, 0.8)):
         page.log_metrics({"train_loss": loss}, step)
     page.close(0)
-    (piece,) = pieces_of(folder.path)
+    (piece,) = offline_runs(folder.path)
     assert [row["train_loss"] for row in WandbFile(piece.file).history] != [1.0, 0.9, 0.8]
     assert piece.steps is None
 
@@ -259,8 +259,8 @@ def test_a_run_that_went_back_is_to_be_rebuilt(folder: RunFolder) -> None:
 def test_wandb_that_hangs_is_not_waited_for(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(training.wandb_run, "CLOSE_SECONDS", 0.5)
-    page = WandbRun(folder, offline=True, console="console.log")
+    monkeypatch.setattr(training.wandb, "CLOSE_SECONDS", 0.5)
+    page = WandbLogger(folder, offline=True, console="console.log")
     for child in psutil.Process().children():
         if child.name() == "wandb-core":
             os.kill(child.pid, signal.SIGSTOP)
@@ -280,11 +280,13 @@ def test_a_page_that_cannot_begin_is_done_without(
     def broken(*words: object, **more: object) -> None:
         raise RuntimeError("no service")
 
-    monkeypatch.setattr(training.wandb_run, "open_page", broken)
+    monkeypatch.setattr(training.wandb, "open_page", broken)
     config = parse_command_line(["--wandb_offline"])
-    assert wandb_run(config, folder) is None
+    assert wandb_logger(config, folder) is None
     said = capsys.readouterr().out
-    assert said.startswith("W&B: could not begin (RuntimeError: no service): the run goes on without it. Upload later")
+    assert said.startswith(
+        "W&B: could not begin (RuntimeError: no service): the run continues without it. Upload later"
+    )
 
 
 @pytest.mark.parametrize(

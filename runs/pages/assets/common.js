@@ -1,6 +1,6 @@
 // What all pages share: making elements, telling numbers, light and dark, looking for news.
 "use strict";
-var EBT = { index: { runs: [], settings: [], shared: {} }, curves: {}, details: {} };
+var EBT = { index: { runs: [], tasks: {}, settings: [], shared: {} }, curves: {}, details: {} };
 
 // An element. Texts become text nodes, so nothing that a person typed is ever read as HTML.
 EBT.h = function (tag, attributes, ...children) {

@@ -1,5 +1,361 @@
-// The list of all runs: search, filter, sort, choose, compare.
+// The list of all runs: its search, its columns, filter, sort, choose, compare.
+// The search speaks the language of `python -m runs list --where`; there a word alone is looked for in the run's name,
+// id, tags and settings, and `and` may be left out. Mistakes have the same words.
 "use strict";
+(function () {
+  const SIGNS = ["=", "!=", "<", "<=", ">", ">=", "~"];
+  const PLAIN = { true: true, false: false, none: null, null: null };
+  const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
+  const DEEPEST = 50; // brackets and nots inside one another
+  const FIELDS = {
+    began: (run) => EBT.date(run.began),
+    ...Object.fromEntries(
+      ["id", "name", "state", "attempts", "tags", "archived", "parent", "note", "rehearsal"].map((name) => [
+        name,
+        (run) => run[name],
+      ]),
+    ),
+  };
+  const places = () => ["step", "epoch", "flops", "seconds", ...Object.values(EBT.index.tasks).map(({ unit }) => unit)];
+
+  class Mistake extends Error {
+    constructor(sentence, start, end) {
+      super(sentence);
+      Object.assign(this, { start, end: Math.max(end, start + 1) });
+    }
+  }
+
+  // [{kind: "sign" | "quoted" | "word" | "end", text, start, end}]
+  function tokens(text) {
+    const pattern = /\s*(?:(<=|>=|!=|==|[=<>~()])|("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|([^\s"'()=<>~!]+))/y;
+    const found = [];
+    const length = text.trimEnd().length;
+    let place = 0;
+    while (place < length) {
+      pattern.lastIndex = place;
+      const match = pattern.exec(text);
+      if (!match) {
+        const start = place + /^\s*/.exec(text.slice(place))[0].length;
+        throw new Mistake("\"'".includes(text[start]) ? "this quote is not closed" : "write != here", start, start + 1);
+      }
+      const [whole, sign, quoted, word] = match;
+      const end = place + whole.length;
+      const start = end - (sign || quoted || word).length;
+      if (sign) found.push({ kind: "sign", text: sign === "==" ? "=" : sign, start, end });
+      else if (quoted) found.push({ kind: "quoted", text: quoted.slice(1, -1).replace(/\\(.)/gs, "$1"), start, end });
+      else found.push({ kind: "word", text: word, start, end });
+      place = end;
+    }
+    return [...found, { kind: "end", text: "", start: length, end: length + 1 }];
+  }
+
+  // A function of a run: whether it fits.
+  function parse(text) {
+    const left = tokens(text);
+    let depth = 0;
+    const take = () => (left.length > 1 ? left.shift() : left[0]);
+    const isSign = (token, sign) => token.kind === "sign" && token.text === sign;
+    const isJoint = (token, ...joints) => token.kind === "word" && joints.includes(token.text.toLowerCase());
+
+    function expression() {
+      const parts = [conjunction()];
+      while (isJoint(left[0], "or")) {
+        take();
+        parts.push(conjunction());
+      }
+      return (run) => parts.some((part) => part(run));
+    }
+    function conjunction() {
+      const parts = [negation()];
+      while (left[0].kind !== "end" && !isSign(left[0], ")") && !isJoint(left[0], "or")) {
+        if (isJoint(left[0], "and")) take();
+        parts.push(negation());
+      }
+      return (run) => parts.every((part) => part(run));
+    }
+    function negation() {
+      const opening = left[0];
+      const denied = isJoint(opening, "not");
+      if (!denied && !isSign(opening, "(")) return comparison();
+      take();
+      if (++depth > DEEPEST) throw new Mistake(`this is nested more than ${DEEPEST} deep`, opening.start, opening.end);
+      const found = denied ? negation() : expression();
+      depth--;
+      if (!denied && !isSign(take(), ")")) throw new Mistake("this bracket is not closed", opening.start, opening.end);
+      return denied ? (run) => !found(run) : found;
+    }
+    function comparison() {
+      const name = take();
+      if (!["word", "quoted"].includes(name.kind) || isJoint(name, "and", "or", "not"))
+        throw new Mistake("a setting or a metric belongs here, such as valid_loss<2", name.start, name.end);
+      if (left[0].kind !== "sign" || !SIGNS.includes(left[0].text)) {
+        const word = name.text.toLowerCase();
+        return (run) => run.text.includes(word);
+      }
+      const [sign, value] = [take(), take()];
+      if (!["word", "quoted"].includes(value.kind))
+        throw new Mistake(
+          `a value belongs after ${sign.text}: a number, a word, true, false or none`,
+          value.start,
+          value.end,
+        );
+      checkField(name);
+      return compared(name, sign.text, value);
+    }
+
+    const found = left[0].kind === "end" ? () => true : expression();
+    if (left[0].kind !== "end") throw new Mistake("this bracket closes nothing", left[0].start, left[0].end);
+    return found;
+  }
+
+  const several = (found) => (found === null || found === undefined ? [] : Array.isArray(found) ? found : [found]);
+
+  function compared(name, sign, token) {
+    const low = token.text.toLowerCase();
+    const bare = token.kind === "word";
+    const value = bare && low in PLAIN ? PLAIN[low] : bare && NUMBER.test(token.text) ? Number(token.text) : token.text;
+    const values = (run) => several(EBT.valueOf(run, name.text));
+    if (sign === "~") {
+      let pattern;
+      try {
+        pattern = new RegExp(token.text, "i");
+      } catch (error) {
+        const why = `this is no regular expression (${error.message}): put a backslash before signs that are meant as such`;
+        throw new Mistake(why, token.start, token.end);
+      }
+      return (run) => values(run).some((found) => pattern.test(EBT.shown(found)));
+    }
+    if (sign === "=" || sign === "!=") {
+      const same = (found) =>
+        typeof found === "number" && typeof value === "number"
+          ? found === value
+          : EBT.shown(found).toLowerCase() === EBT.shown(value).toLowerCase();
+      const equal = (run) => (value === null ? !values(run).length : values(run).some(same));
+      return sign === "=" ? equal : (run) => !equal(run);
+    }
+    const known = EBT.index.runs.flatMap(values);
+    if (typeof value === "string" && known.length && !known.some((found) => typeof found === "string"))
+      throw new Mistake(`${name.text} is a number: compare it with one.`, name.start, token.end);
+    const holds = { "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b }[sign];
+    return (run) =>
+      values(run).some((found) =>
+        typeof found === "number" && typeof value === "number"
+          ? holds(found, value)
+          : typeof found === "string" && holds(found, token.text),
+      );
+  }
+
+  // What a search and a column call `field`; null or undefined where the run has none.
+  EBT.valueOf = function (run, field) {
+    if (field in FIELDS) return FIELDS[field](run);
+    if (places().includes(field)) return run[field];
+    const metrics = run.metrics || {};
+    if (field.startsWith("best.")) return (metrics[field.slice(5)] || [])[1];
+    return run.settings[field] ?? EBT.index.shared[field] ?? (metrics[field] || [])[0];
+  };
+
+  const names = () => [
+    ...new Set([
+      ...Object.keys(FIELDS),
+      ...places(),
+      ...EBT.index.settings,
+      ...Object.keys(EBT.index.shared),
+      ...EBT.index.runs.flatMap((run) => Object.keys(run.metrics || {})),
+    ]),
+  ];
+
+  function checkField({ text, start, end }) {
+    const begins = text.startsWith("best.") ? "best." : "";
+    const field = text.slice(begins.length);
+    const all = names();
+    if (!EBT.index.runs.length || all.includes(field)) return;
+    const near = all
+      .map((name) => [apart(name, field) / Math.max(name.length, field.length), begins + name])
+      .filter(([share]) => share <= 0.3)
+      .sort(([a], [b]) => a - b)
+      .slice(0, 3)
+      .map(([, name]) => name);
+    const last = near.pop();
+    const meant = last ? `did you mean ${near.length ? `${near.join(", ")} or ${last}` : last}?` : "see docs/runs.md.";
+    throw new Mistake(`no run has a setting or metric ${text}: ${meant}`, start, end);
+  }
+
+  // How many letters must be changed to make one word of another.
+  function apart(a, b) {
+    let row = Array.from({ length: b.length + 1 }, (_, place) => place);
+    for (let i = 1; i <= a.length; i++) {
+      const next = [i];
+      for (let j = 1; j <= b.length; j++)
+        next.push(Math.min(row[j] + 1, next[j - 1] + 1, row[j - 1] + (a[i - 1] === b[j - 1] ? 0 : 1)));
+      row = next;
+    }
+    return row[b.length];
+  }
+
+  // {fits: a function of a run} or {mistake: words with a mark under the place}
+  EBT.search = function (text) {
+    try {
+      return { fits: parse(text) };
+    } catch (error) {
+      if (!(error instanceof Mistake)) throw error;
+      const sentence = /[.?]$/.test(error.message) ? error.message : `${error.message}.`;
+      const mark = " ".repeat(error.start) + "^".repeat(error.end - error.start);
+      return { mistake: `${sentence}\n  ${text}\n  ${mark}` };
+    }
+  };
+})();
+
+(function () {
+  const h = EBT.h;
+  const settingColumns = () => (innerWidth < 1400 ? 2 : innerWidth < 1600 ? 4 : 6);
+  // A value of a metric; which: 0 is the last, 1 the best. nameOf: the column, by the task of a run.
+  const metric = (nameOf, which) => (run) => {
+    const name = nameOf(EBT.index.tasks[run.task]);
+    return run.metrics && run.metrics[name] ? run.metrics[name][which] : null;
+  };
+  // What a column means to each of the tasks, in words.
+  const meaning = (nameOf, words) => [
+    ...new Set(
+      Object.values(EBT.index.tasks)
+        .filter((task) => task.measures[nameOf(task)])
+        .map((task) => {
+          const { title, unit, better } = task.measures[nameOf(task)];
+          const word = words.replace("best", better === "higher" ? "highest" : "lowest");
+          return `${word} ${title}${unit ? `, ${unit}` : ""}`;
+        }),
+    ),
+  ].join("; ");
+  const headline = (task) => task.headline;
+  const training = (task) => task.columns.train;
+  const gain = (task) => task.facts.find((name) => name.endsWith("_gain"));
+  const label = () => [...new Set(Object.values(EBT.index.tasks).map((task) => task.label))].join(", ");
+  const setting = (name) => (run) => run.settings[name];
+
+  EBT.columns = function () {
+    const { runs, settings } = EBT.index;
+    const known = (column) => runs.some((run) => ![null, undefined, ""].includes(column.value(run)));
+    const number = (key, title, value, show, hint) => ({
+      key,
+      title,
+      value,
+      show: (run) => show(value(run)),
+      kind: "number",
+      hint,
+    });
+    return [
+      { key: "name", title: "Run", value: (run) => run.name.toLowerCase(), show: nameCell, kind: "name" },
+      { key: "state", title: "State", value: (run) => run.state, show: stateCell },
+      number(
+        "began",
+        "Began",
+        (run) => run.began,
+        (value) => EBT.date(value).slice(5),
+      ),
+      {
+        key: "spark",
+        title: EBT.upper(label()),
+        value: (run) => (run.spark && run.spark.length ? run.spark[run.spark.length - 1] : null),
+        show: (run) => spark(run.spark),
+        kind: "spark",
+      },
+      number(
+        "best",
+        "Best valid.",
+        metric(headline, 1),
+        (value) => EBT.fixed(value),
+        meaning(headline, "best"),
+      ),
+      number(
+        "last",
+        "Last valid.",
+        metric(headline, 0),
+        (value) => EBT.fixed(value),
+        meaning(headline, "last"),
+      ),
+      number(
+        "train",
+        "Last train",
+        metric(training, 0),
+        (value) => EBT.fixed(value),
+        meaning(training, "last"),
+      ),
+      number(
+        "gain",
+        "Thinking",
+        metric(gain, 0),
+        (value) => EBT.fixed(value, 3),
+        `${meaning(gain, "last")}: what the later descent steps gain`,
+      ),
+      ...settings
+        .slice(0, settingColumns())
+        .map((name) => ({
+          key: `set:${name}`,
+          title: name,
+          value: setting(name),
+          show: (run) => settingText(setting(name)(run)),
+          kind: runs.every((run) => ["number", "undefined"].includes(typeof run.settings[name]))
+            ? "number setting"
+            : "setting",
+          hint: `--${name}`,
+        })),
+      number(
+        "step",
+        "Steps",
+        (run) => run.step,
+        (value) => EBT.number(value),
+        "optimizer steps trained",
+      ),
+      number("seconds", "Time", (run) => run.seconds, EBT.briefly, "training time, without validation"),
+      number("flops", "FLOPs", (run) => run.flops, EBT.large, "training FLOPs"),
+    ].filter(known);
+  };
+
+  EBT.breakable = (title) => title.split("_").flatMap((part, place) => (place ? ["_", h("wbr"), part] : [part]));
+  const settingText = (value) =>
+    typeof value === "number" ? EBT.number(value, 5).replaceAll(",", "") : value === undefined ? "" : EBT.shown(value);
+
+  function nameCell(run) {
+    const name = run.page
+      ? h("a", { href: EBT.runLink(run.file) }, run.name)
+      : h("span", { title: "python -m runs page writes its page" }, run.name);
+    const tags = run.tags.map((tag) => h("span", { class: "tag" }, tag));
+    const marks = [
+      run.alarms
+        ? h("span", { class: "mark warn", title: EBT.plural(run.alarms, "alarm") }, `\u26A0 ${run.alarms}`)
+        : null,
+      run.rehearsal
+        ? h("span", { class: "mark", title: `${run.rehearsal}: its losses are no result` }, "not ranked")
+        : null,
+      run.notes ? h("span", { class: "mark", title: EBT.plural(run.notes, "note") }, `\u270E ${run.notes}`) : null,
+    ];
+    return [h("div", { class: "name" }, name, tags, marks), h("div", { class: "id" }, run.id)];
+  }
+
+  function stateCell(run) {
+    const share =
+      run.state === "running" && run.total ? ` ${Math.round((100 * (run.step || 0)) / run.total)}\u2009%` : "";
+    return EBT.state(run.state, share, run.cause || null);
+  }
+
+  function spark(values) {
+    if (!values || values.length < 2) return "";
+    const logs = values.map((value) => Math.log(Math.max(value, 1e-6)));
+    const low = Math.min(...logs),
+      range = Math.max(...logs) - low || 1;
+    const points = logs.map(
+      (y, place) =>
+        `${((place / (logs.length - 1)) * 84 + 2).toFixed(1)},${(20 - ((y - low) / range) * 16).toFixed(1)}`,
+    );
+    const [x, y] = points[points.length - 1].split(",");
+    return h(
+      "svg",
+      { viewBox: "0 0 90 24", width: 90, height: 24, role: "img", "aria-label": `${label()} by step` },
+      h("polyline", { points: points.join(" ") }),
+      h("circle", { cx: x, cy: y, r: 2.2 }),
+    );
+  }
+})();
+
 (function () {
   const h = EBT.h;
   const PAGE = 300; // rows drawn at once; more come as one scrolls
@@ -85,7 +441,10 @@
 
   function sortBy(column) {
     const same = view.sort === column.key;
-    view.down = same ? !view.down : ["step", "seconds", "flops", "began", "gain"].includes(column.key);
+    // The best first: the largest of a metric of which more is better.
+    const higher = Object.values(EBT.index.tasks).every((task) => task.measures[task.headline].better === "higher");
+    const down = ["step", "seconds", "flops", "began", "gain", ...(higher ? ["best", "last", "train"] : [])];
+    view.down = same ? !view.down : down.includes(column.key);
     view.sort = column.key;
     body();
   }
@@ -115,7 +474,7 @@
     const search = h("input", {
       type: "search",
       id: "search",
-      placeholder: "Search: name, tag, model_size=xs, valid_loss<2",
+      placeholder: `Search: name, tag, model_size=xs, ${(Object.values(EBT.index.tasks)[0] || { headline: "step" }).headline}<2`,
       value: view.query,
       "aria-label": "search runs",
       oninput: (event) => {

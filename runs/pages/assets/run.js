@@ -1,5 +1,303 @@
-// The page of one run.
+// The page of one run: what it says in words and tables, then its charts.
 "use strict";
+(function () {
+  const h = EBT.h;
+  const file = document.body.dataset.file;
+  const open = new Set(); // what somebody unfolded
+  const SHOWN = 6; // alarms, the newest
+
+  function fact(label, value, note) {
+    return value === "" || value === null || value === undefined
+      ? null
+      : h("div", { class: "fact" }, h("dt", {}, label), h("dd", {}, value), note ? h("small", {}, note) : null);
+  }
+
+  EBT.facts = function (run, curves) {
+    const series = curves.series;
+    const final = (name) => (series[name] ? series[name].y.filter((y) => y !== null).pop() : null);
+    const end = (axis) => (curves.places[axis] ? curves.places[axis][curves.places[axis].length - 1] : null);
+    const { headline, columns, facts, measures, unit } = run.task;
+    const [best, at] = series[headline] ? EBT.math.best(series[headline]) : [];
+    const words = (name) => series[name] || measures[name];
+    const isShare = (name) => words(name).unit.startsWith("share");
+    const text = (name) => (isShare(name) ? `${(100 * final(name)).toFixed(1)}\u2009%` : EBT.fixed(final(name), 3));
+    const bestNote = [words(headline).unit, `step ${EBT.number(at)}`].filter(Boolean).join(", ");
+    const plain = (name) => EBT.upper(words(name).title.replace(/^validation /, ""));
+    const total =
+      run.heartbeat.total_steps ?? (run.settings.find((setting) => setting.name === "max_steps") || {}).value;
+    return h(
+      "dl",
+      { class: "facts" },
+      fact(`Best ${words(headline).title}`, EBT.fixed(best), best === undefined ? "" : bestNote),
+      fact(`Last ${words(headline).title}`, EBT.fixed(final(headline)), words(headline).unit),
+      fact(`Last ${words(columns.train).title}`, EBT.fixed(final(columns.train)), words(columns.train).unit),
+      facts.map((name) =>
+        fact(
+          plain(name),
+          series[name] ? text(name) : "",
+          isShare(name) ? "validation, last" : [words(name).unit, "validation"].filter(Boolean).join(", "),
+        ),
+      ),
+      fact("Steps", EBT.number(end("step")), total ? `of ${EBT.number(total)}` : ""),
+      fact(EBT.upper(unit), EBT.large(end(unit))),
+      fact("Training time", EBT.duration(end("seconds"))),
+      fact("Cost", EBT.large(end("flops")), "FLOPs"),
+    );
+  };
+
+  // Why it did not finish, where one looks first.
+  EBT.failure = (run) =>
+    run.failure
+      ? h(
+          "div",
+          { class: "failure", role: "alert" },
+          h(
+            "p",
+            {},
+            h("b", {}, EBT.upper(run.state)),
+            Number.isFinite(run.failure.step) ? ` at step ${EBT.number(run.failure.step)}` : "",
+            run.failure.cause === run.state ? "" : `: ${run.failure.cause}`,
+          ),
+          run.failure.said ? h("code", {}, run.failure.said) : null,
+        )
+      : null;
+
+  const block = (title, text) =>
+    text
+      ? h("pre", { class: title === "Code diff" ? "diff" : null }, title === "Code diff" ? EBT.diffLines(text) : text)
+      : null;
+
+  function folded(title, note, ...content) {
+    const inside = content.flat().filter(Boolean);
+    if (!inside.length) return null;
+    const details = h(
+      "details",
+      { open: open.has(title), ontoggle: (event) => (event.target.open ? open.add(title) : open.delete(title)) },
+      h("summary", {}, title, note ? h("span", { class: "quiet" }, note) : null),
+      inside,
+    );
+    return details;
+  }
+
+  function settingsTable(settings) {
+    const line = (setting) =>
+      h(
+        "tr",
+        { class: setting.changed ? "changed" : null, title: setting.help || null },
+        h("td", {}, `--${setting.name}`),
+        h("td", {}, EBT.shown(setting.value)),
+        h("td", { class: "quiet" }, setting.changed ? EBT.shown(setting.default) : ""),
+        h("td", { class: "quiet" }, setting.help),
+      );
+    const table = (rows) =>
+      h(
+        "table",
+        { class: "plain" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            ["flag", "value", "default", ""].map((text) => h("th", {}, text)),
+          ),
+        ),
+        h("tbody", {}, rows.map(line)),
+      );
+    const changed = settings.filter((setting) => setting.changed).sort((a, b) => b.compared - a.compared);
+    return h(
+      "section",
+      { class: "card wide" },
+      h(
+        "div",
+        { class: "head" },
+        h("h3", {}, "Settings"),
+        h("span", { class: "quiet" }, changed.length ? `${changed.length} unlike the default` : "all as the default"),
+      ),
+      changed.length ? table(changed) : null,
+      folded("All settings", ` ${settings.length}`, table(settings)),
+    );
+  }
+
+  EBT.record = function (run) {
+    const journal = run.journal.map((note) =>
+      h("li", {}, h("time", {}, EBT.date(note.time)), h("span", { class: "tag" }, note.tag), h("p", {}, note.text)),
+    );
+    const samples = run.samples
+      .slice()
+      .reverse()
+      .map((sample) =>
+        h(
+          "li",
+          {},
+          h("time", {}, `step ${EBT.number(sample.step)}`),
+          h("p", { class: "sample" }, h("b", {}, EBT.shown(sample.prompt ?? "")), EBT.shown(sample.text ?? "")),
+        ),
+      );
+    const attempts = h(
+      "table",
+      { class: "plain" },
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          ["", "began", "ended", "steps", "how it ended", "host", "job"].map((text) => h("th", {}, text)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        run.attempts.map((one) =>
+          h(
+            "tr",
+            {},
+            [
+              one.attempt,
+              one.start,
+              one.end || "",
+              `${one.first_step ?? ""} \u2013 ${one.last_step ?? ""}`,
+              one.cause || "",
+              one.host || "",
+              one.job || "",
+            ].map((text) => h("td", {}, EBT.shown(text))),
+          ),
+        ),
+      ),
+    );
+    const lineage = run.lineage.map((step) =>
+      h(
+        "li",
+        {},
+        `${EBT.shown(step.how || "made")} from `,
+        step.here ? h("a", { href: EBT.runLink(encodeURIComponent(step.parent)) }, step.name) : step.parent,
+        step.changes && Object.keys(step.changes).length
+          ? h(
+              "code",
+              {},
+              Object.entries(step.changes)
+                .map(([name, value]) => `--${name} ${EBT.shown(value)}`)
+                .join("  "),
+            )
+          : null,
+      ),
+    );
+    const link = (name) => h("a", { class: "file", href: `../runs/${file}/${encodeURIComponent(name)}` }, name);
+    const pictures = run.pictures.map((name) =>
+      h(
+        "figure",
+        {},
+        h(
+          "a",
+          { href: `../runs/${file}/${encodeURIComponent(name)}` },
+          h("img", { src: `../runs/${file}/${encodeURIComponent(name)}`, alt: name }),
+        ),
+        h("figcaption", {}, name),
+      ),
+    );
+    const code = run.code;
+    return [
+      journal.length
+        ? h("section", { class: "card wide" }, h("h3", {}, "Journal"), h("ul", { class: "notes" }, journal))
+        : null,
+      samples.length
+        ? h(
+            "section",
+            { class: "card wide" },
+            h("h3", {}, "Samples"),
+            h("ul", { class: "notes" }, samples.slice(0, 3)),
+            samples.length > 3
+              ? folded("Earlier samples", ` ${samples.length - 3}`, h("ul", { class: "notes" }, samples.slice(3)))
+              : null,
+          )
+        : null,
+      settingsTable(run.settings),
+      pictures.length
+        ? h("section", { class: "card wide" }, h("h3", {}, "Pictures"), h("div", { class: "pictures" }, pictures))
+        : null,
+      h(
+        "section",
+        { class: "card wide" },
+        h("h3", {}, "Record"),
+        lineage.length
+          ? folded("Lineage", ` ${EBT.plural(lineage.length, "step")}`, h("ul", { class: "notes" }, lineage))
+          : null,
+        run.attempts.length ? folded("Attempts", ` ${run.attempts.length}`, attempts) : null,
+        folded("Job script", null, run.script ? [link("job_script.slurm"), block("", run.script)] : null),
+        folded(
+          "Code diff",
+          code.commit ? ` on ${String(code.commit).slice(0, 10)}, ${EBT.shown(code.branch ?? "")}` : null,
+          run.diff
+            ? [link("code.diff"), block("Code diff", run.diff)]
+            : code.commit
+              ? h(
+                  "p",
+                  { class: "quiet" },
+                  "no change since the commit",
+                  code.untracked && code.untracked.length
+                    ? `, besides untracked files: ${code.untracked.join(", ")}`
+                    : "",
+                )
+              : null,
+        ),
+        folded(
+          "Environment",
+          run.environment.host ? ` ${EBT.shown(run.environment.host)}` : null,
+          Object.keys(run.environment).length ? block("", JSON.stringify(run.environment, null, 2)) : null,
+        ),
+        folded(
+          "Log",
+          run.log.file ? ` ${run.log.cut ? "the end of " : ""}${run.log.file}` : null,
+          run.log.tail ? [link(run.log.file), block("", run.log.tail)] : null,
+        ),
+      ),
+    ];
+  };
+
+  EBT.sentences = function (run) {
+    if (!run.summary.length && !run.takeaways.length) return null;
+    return h(
+      "div",
+      { class: "sentences" },
+      run.summary.length ? h("p", {}, run.summary.join(" ")) : null,
+      run.takeaways.length
+        ? h(
+            "ul",
+            {},
+            run.takeaways.map((text) => h("li", {}, text)),
+          )
+        : null,
+    );
+  };
+
+  EBT.warnings = function (run) {
+    // Where there are takeaways, they tell these too.
+    const known = run.takeaways.length || !Array.isArray(run.usage.verdicts) ? [] : run.usage.verdicts;
+    const verdicts = known.map((verdict) => ["usage", EBT.shown(verdict.text ?? verdict), ""]);
+    const alarms = run.alarms.map((alarm) => [
+      `step ${EBT.number(alarm.step)}`,
+      EBT.shown(alarm.text ?? alarm.what ?? alarm.kind ?? alarm),
+      EBT.shown(alarm.advice ?? (alarm.back_to === undefined ? "" : `went back to step ${alarm.back_to}`)),
+    ]);
+    const missing = run.missing.length ? [["record", `missing in the run folder: ${run.missing.join(", ")}`, ""]] : [];
+    const all = [...missing, ...alarms.slice(-SHOWN), ...verdicts];
+    if (!all.length) return null;
+    const line = ([where, text, advice]) =>
+      h("li", {}, h("b", {}, where), h("span", {}, text), advice ? h("em", {}, advice) : null);
+    return h(
+      "ul",
+      { class: "alarms" },
+      all.map(line),
+      folded(
+        "Earlier alarms",
+        ` ${alarms.length - SHOWN}`,
+        alarms.length > SHOWN ? h("ul", {}, alarms.slice(0, -SHOWN).map(line)) : null,
+      ),
+    );
+  };
+})();
+
 (function () {
   const h = EBT.h;
   const file = document.body.dataset.file;
@@ -19,22 +317,27 @@
 
   // Charts that belong together, in the order of reading. `of`: names or a pattern; what none of them takes comes after.
   // limit: a line across; note: what stands beside the title.
+  const { columns, label, unit } = EBT.details[file].task;
   const GROUPS = [
-    { title: "Loss", of: ["train_loss", "valid_loss", "test_loss"], wide: true, log: true },
-    { title: "Validation loss after each descent step", of: /^valid_loss_step_\d+$/, log: true },
+    { title: EBT.upper(label), of: Object.values(columns), wide: true, log: true },
+    {
+      title: `Validation ${label} after each descent step`,
+      of: { test: (name) => name.startsWith(`${columns.valid}_step_`) },
+      log: true,
+    },
     { title: "Thinking gain", of: ["thinking_gain", "valid_thinking_gain", "test_thinking_gain"] },
     { title: "Energy along the descent", of: /^(energy_first|energy_last|energy_step_\d+)$/ },
     { title: "Energy drop", of: ["energy_gap"] },
     { title: "Shares of the training loss", of: /^loss_share\//, stacked: true },
     { title: "Terms of the training loss", of: ["contrastive_loss"], log: true },
-    { title: "Accuracy", of: ["valid_accuracy", "valid_top5"] },
+    { of: { test: (name, series) => name.startsWith("valid_") && series.unit.startsWith("share") } },
     { title: "Step size of the descent", of: ["step_size"] },
     { title: "Slope of the energy", of: ["energy_gradient_norm"], log: true },
     { title: "Gradient norm", of: ["gradient_norm"], log: true, limit: clip, note: clipped },
     { title: "Gradient norm by layer", of: /^gradient_norm\//, log: true },
     { title: "Clipped steps", of: ["clipped_share"] },
     { title: "Learning rate", of: /^learning_rate(\/|$)/ },
-    { title: "Speed", of: ["tokens_per_second"] },
+    { title: "Speed", of: [`${unit}_per_second`] },
     { title: "Waiting for data", of: ["loader_wait_share"] },
   ];
   const USAGE = [
@@ -43,6 +346,7 @@
     { title: "Waiting for data", of: ["loader_wait_share"] },
     { title: "Disk", of: ["read_bytes", "written_bytes"], unit: "bytes" },
   ];
+  const AXES = EBT.axesOf([unit]);
   const SAID_ELSEWHERE = /_(perplexity|bits_per_byte|targets)$/; // the loss in other words, and a constant
 
   function groupsOf(curves, groups) {
@@ -53,10 +357,11 @@
       const names = (
         Array.isArray(group.of)
           ? group.of
-          : [...left].filter((name) => group.of.test(name)).sort((a, b) => a.localeCompare(b, "en", { numeric: true }))
+          : [...left].filter((name) => group.of.test(name, curves.series[name])).sort((a, b) => a.localeCompare(b, "en", { numeric: true }))
       ).filter((name) => left.has(name));
       names.forEach((name) => left.delete(name));
-      if (names.some((name) => !constant.includes(name))) found.push({ ...group, names, curves });
+      const title = group.title || (names.length && EBT.upper(curves.series[names[0]].title.replace(/^validation /, "")));
+      if (names.some((name) => !constant.includes(name))) found.push({ ...group, title, names, curves });
       else names.forEach((name) => left.add(name));
     }
     const rest = [...left].filter((name) => !constant.includes(name));
@@ -68,14 +373,14 @@
     const { curves, names } = group;
     const axis = curves.places[view.axis] ? view.axis : "step";
     const longest = Math.max(...(curves.places.seconds || [0]));
-    const { title, scale } = EBT.axisOf(axis, longest);
+    const { title, scale } = EBT.axisOf(axis, AXES[axis], longest);
     const along = (steps) => EBT.math.along(curves, axis, steps).map(scale);
     const logy = view.logy && group.log;
     const traces = names.flatMap((name, place) => {
       const series = curves.series[name];
       const dash = EBT.dashes[Math.floor(place / EBT.palette().length) % EBT.dashes.length];
       const more = { line: { dash }, ...(group.stacked ? { stackgroup: "share", pale: false } : {}) };
-      // What was evaluated over more or less text than the curve is no part of it.
+      // What was evaluated over more or less data than the curve is no part of it.
       const [curve, ...others] = EBT.math.parts(series);
       const title = EBT.upper(short(name, series));
       const weight = group.stacked || curve.x.length < 20 ? 0 : view.weight;
@@ -140,14 +445,14 @@
   }
 
   function controls(curves) {
-    const known = Object.keys(EBT.axes).filter((axis) => axis === "step" || curves.places[axis]);
-    const lacking = Object.keys(EBT.axes).filter((axis) => !known.includes(axis));
+    const known = Object.keys(AXES).filter((axis) => axis === "step" || curves.places[axis]);
+    const lacking = Object.keys(AXES).filter((axis) => !known.includes(axis));
     return h(
       "div",
       { class: "toolbar" },
       EBT.segments(
         "axis",
-        known.map((axis) => [axis, EBT.axes[axis].label]),
+        known.map((axis) => [axis, AXES[axis].label]),
         view.axis,
         (axis) => {
           view.axis = axis;
@@ -178,7 +483,7 @@
         "logx",
       ),
       lacking.length
-        ? h("span", { class: "quiet" }, `not recorded: ${lacking.map((axis) => EBT.axes[axis].label).join(", ")}`)
+        ? h("span", { class: "quiet" }, `not recorded: ${lacking.map((axis) => AXES[axis].label).join(", ")}`)
         : null,
     );
   }
