@@ -58,12 +58,13 @@ def inspect(config: RunConfig) -> int:
     logs = Path(config.logging.logs_dir)
     copy_output(logs / "debug.log", pointer=logs / "console.log")
 
-    from data.language.build import language_data
+    from tasks import find_task
     from training.find import run_tools
     from training.trainer import prepare_process
 
     prepare_process(config)
-    return run_tools(config, language_data(config))
+    task = find_task(config.run.task)
+    return run_tools(task, config, task.data(config))
 
 
 def train(config: RunConfig) -> int:
@@ -93,11 +94,10 @@ def train(config: RunConfig) -> int:
 
 def train_together(config: RunConfig, folder: RunFolder, peers: Peers) -> int:
     """What every process of the run does, once all are connected."""
-    from data.language.build import language_data
     from data.module import save_data
-    from models import build_model
     from runs import is_first_process
     from runs.pages import failure_on_page, write_after_run
+    from tasks import find_task
     from training.errors import RunStopped
     from training.report import closing_report
     from training.resume import initial_weights, resume
@@ -107,16 +107,16 @@ def train_together(config: RunConfig, folder: RunFolder, peers: Peers) -> int:
     config, weights = initial_weights(config)
     with failure_on_page(folder, config, step):
         prepare_process(config)
-        data = language_data(config, folder.path, weights.run if weights else None)
+        task = find_task(config.run.task)
+        data = task.data(config, folder.path, weights.run if weights else None)
         if is_first_process():
             save_data(data, folder.path)
-        tokenizer = data.processor
-        model = build_model(config, tokenizer.vocab_size, tokenizer.separator_id, tokenizer.pad_id)
+        model = task.model(config, data.spec)
         if weights is not None:
             weights.load_into(model)
     with folder.attempt(config, step) as attempt:
         new_step_size = checkpoint is None and (weights is None or weights.own_step_size)
-        training = Training(config, folder, data, model, attempt, peers, calibrate=new_step_size)
+        training = Training(task, config, folder, data, model, attempt, peers, calibrate=new_step_size)
         print(training.summary_line())
         try:
             if not config.testing.only_test:
@@ -134,7 +134,7 @@ def train_together(config: RunConfig, folder: RunFolder, peers: Peers) -> int:
             training.close(stop.status)
             return stop.status
         attempt.end(training.trainer.global_step, training.early_stop.cause)
-    status = closing_report(config, folder, data, training)
+    status = closing_report(task, config, folder, data, training)
     training.close(status)
     return status
 

@@ -32,8 +32,9 @@ from benchmarks import concatenated
 from benchmarks.sheet import Sheet
 from config import parse_command_line
 from core.progress import print_note
-from models import build_model
+from data.language.build import TextSpec
 from models.language import EnergyLM, LanguageModel
+from tasks.language import TASK
 from training.cost import step_cost
 from training.trainer import configure_malloc
 
@@ -69,7 +70,7 @@ class Point:
     def build(self, flags: str) -> LanguageModel:
         """Documents see each other in all forms, as in published code."""
         size = f"--model_size {self.size} --context_length {self.context} --no-isolate_documents"
-        return build_model(parse_command_line(f"{size} {flags}".split()), self.vocabulary, 0, -1)
+        return TASK.model(parse_command_line(f"{size} {flags}".split()), TextSpec(self.vocabulary, 0, -1))
 
     def ebt(self, steps: int | None = None) -> EnergyLM:
         """S1 has a landscape for each step, and S2 one for all."""

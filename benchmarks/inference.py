@@ -17,10 +17,11 @@ from benchmarks.sheet import Sheet
 from config import parse_command_line
 from config.settings import Inference
 from core.progress import print_note
+from data.language.build import TextSpec
 from inference.decoder import Decoder, make_decoder
 from inference.thinking import plan_from_flags
-from models import build_model
 from models.language import EnergyLM, LanguageModel
+from tasks.language import TASK
 
 ROWS, VOCABULARY, SIZE, STEPS = 4, 8192, "xxs", 2
 LENGTHS = (64, 256, 1024)
@@ -36,7 +37,7 @@ def run() -> list[Sheet]:
 def built(length: int, name: str, flags: str = "") -> LanguageModel:
     torch.manual_seed(0)
     size = f"--model_size {SIZE} --context_length {length + 100} --no-isolate_documents --model_name {name} {flags}"
-    return build_model(parse_command_line(size.split()), VOCABULARY, 0, -1).eval().requires_grad_(False)
+    return TASK.model(parse_command_line(size.split()), TextSpec(VOCABULARY, 0, -1)).eval().requires_grad_(False)
 
 
 def ebt(length: int) -> EnergyLM:

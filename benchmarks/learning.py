@@ -23,8 +23,9 @@ from config import parse_command_line
 from config.settings import Transformer
 from core.cpus import own_cpus
 from core.progress import print_note
-from models import build_model
+from data.language.build import TextSpec
 from models.language import LanguageModel
+from tasks.language import TASK
 from training.cost import batch_costs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,7 +95,7 @@ def run(arms: Sequence[Arm] = ARMS, seeds: Sequence[int] = SEEDS, steps: int = S
 
 def model_of(flags: str) -> tuple[LanguageModel, int, int]:
     config = parse_command_line(flags.split())
-    model = build_model(config, VOCABULARY, VOCABULARY - 2, VOCABULARY - 1)
+    model = TASK.model(config, TextSpec(VOCABULARY, VOCABULARY - 2, VOCABULARY - 1))
     return model, config.trainer.batch_size_per_device, config[Transformer].context_length
 
 

@@ -101,8 +101,9 @@ def work_when_asked() -> None:
     import torch
     from torch import nn
 
-    from models import build_model
+    from data.language.build import TextSpec
     from runs.threads import watch_shared_cores
+    from tasks.language import TASK
     from training.optimizers import build_optimizer
 
     watch_shared_cores()
@@ -110,7 +111,7 @@ def work_when_asked() -> None:
     torch.set_flush_denormal(True)
     config = parse_command_line([])
     rows, length = config.trainer.batch_size_per_device, config[Transformer].context_length
-    model = build_model(config, 258, 256, 257)
+    model = TASK.model(config, TextSpec(258, 256, 257))
     optimizer = build_optimizer(model, config.optimizer, rows)
     batch = {"input_ids": torch.randint(0, 256, (rows, length + 1))}
 

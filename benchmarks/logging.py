@@ -9,10 +9,9 @@ from functools import wraps
 from typing import Any
 
 from config import parse_command_line
-from data.language.build import language_data
-from models import build_model
 from runs import RunFolder
 from runs.attempts import Attempt
+from tasks.language import TASK
 from training.peers import Peers
 from training.trainer import Training, prepare_process
 
@@ -36,11 +35,10 @@ def measure(flags: list[str]) -> tuple[dict[str, float], float]:
     """Seconds that each part took, and seconds of training."""
     config = parse_command_line(flags)
     prepare_process(config)
-    data = language_data(config)
-    words = data.processor
-    model = build_model(config, words.vocab_size, words.separator_id, words.pad_id)
+    data = TASK.data(config)
+    model = TASK.model(config, data.spec)
     folder = RunFolder.for_run(config)
-    training = Training(config, folder, data, model, Attempt(folder, 0), Peers(), calibrate=True)
+    training = Training(TASK, config, folder, data, model, Attempt(folder, 0), Peers(), calibrate=True)
     spent = dict.fromkeys(PARTS.values(), 0.0)
     for callback in training.trainer.callbacks:  # type: ignore[attr-defined]
         if part := PARTS.get(type(callback).__name__):

@@ -10,7 +10,8 @@ from torch import nn
 
 from config import parse_command_line
 from config.settings import Transformer
-from models import build_model
+from data.language.build import TextSpec
+from tasks.language import TASK
 from training.cost import step_cost
 from training.optimizers import build_optimizer
 
@@ -30,7 +31,7 @@ def utilisation(name: str, flags: list[str], batch_size: int) -> list[dict[str, 
     """Steps and matrix products take turns, so that a busy moment hits both; the best of each counts."""
     config = parse_command_line([*flags, "--batch_size_per_device", str(batch_size)])
     length = config[Transformer].context_length
-    model = build_model(config, 258, 256, 257)
+    model = TASK.model(config, TextSpec(258, 256, 257))
     flops = step_cost(model, batch_size, length).flops
     optimizer = build_optimizer(model, config.optimizer, batch_size)
     batch = {"input_ids": torch.randint(0, 256, (batch_size, length + 1))}

@@ -1,5 +1,18 @@
-"""Errors that a person can correct."""
+"""Errors that a person can correct, and errors that must not end what is done already."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
 
 
 class UserError(ValueError):
     """A mistake that its message explains; a program prints it without a stack trace and exits with status 2."""
+
+
+def or_report(what: str, show: Callable[[], None]) -> None:
+    """Show it, or print in one line why not: a run that is trained and saved must not fail while it is shown."""
+    try:
+        show()
+    except Exception as error:
+        print(f"could not show {what}: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from config import RunConfig, SettingsError
 from config.record import from_dict
-from config.settings import Inference, Text
+from config.settings import Inference
 from core.errors import UserError
-from data.language.store import open_store
-from data.language.tokenizers import Tokenizer, build_tokenizer, saved_tokenizer
 from inference.commands import ModelFlags
-from models import build_model
-from models.language import LanguageModel
 from runs import RunFolder
 from runs.checkpoints import CheckpointError, Weights, read_checkpoint
 from runs.run import Run, all_runs, match_run
 from runs.threads import limit_threads, watch_shared_cores
+from tasks import find_task
 
 MAX_LISTED = 5  # runs in an error message
 TWIN_SUFFIXES = ("-transformer++", "-transformer++-flops")
@@ -30,8 +28,8 @@ class Loaded:
     """A model ready for inference. folder: its run's, where the checkpoint lies in one; step: of its training."""
 
     config: RunConfig
-    model: LanguageModel
-    tokenizer: Tokenizer
+    model: Any  # of the task
+    tokenizer: Any  # its processor
     checkpoint: Path
     folder: RunFolder | None
     step: int
@@ -51,23 +49,14 @@ def load(flags: ModelFlags) -> Loaded:
     except CheckpointError as error:
         raise CheckpointError(f"{error} {runs_hint(flags.logs_dir)}") from error
     run = path.resolve().parent.parent
-    tokenizer = tokenizer_of(config, run)
-    model = build_model(config, tokenizer.vocab_size, tokenizer.separator_id, tokenizer.pad_id)
+    task = find_task(config.run.task)
+    tokenizer = task.processor(config, run)
+    model = task.model(config, task.spec(config, run))
     Weights("ckpt", checkpoint["state_dict"]).load_into(model)
     on_gpu = flags.device == "cuda" or (flags.device == "auto" and torch.cuda.is_available())
     model = model.to("cuda" if on_gpu else "cpu").eval().requires_grad_(False)
     folder = RunFolder.open(run) if (run / "config.json").is_file() else None
     return Loaded(config, model, tokenizer, path, folder, int(checkpoint["global_step"]))
-
-
-def tokenizer_of(config: RunConfig, run: Path) -> Tokenizer:
-    """The tokenizer of a run, from its folder; a BPE tokenizer that is missing there is in the cache of its dataset, or
-    trained again."""
-    if tokenizer := saved_tokenizer(run, config[Text].tokenizer):
-        return tokenizer
-    if config[Text].tokenizer.partition(":")[0] == "bpe":
-        return open_store(config[Text]).tokenizer
-    return build_tokenizer(config[Text].tokenizer, list)
 
 
 def find_checkpoint(flags: ModelFlags) -> Path:

@@ -28,9 +28,9 @@ from inference.loading import Loaded, find_run, load, output_folder
 from inference.text_loss import TextSample, shifted_text, validation_text
 from inference.think_curve_report import caption, draw, report
 from inference.thinking import WalkPlan, candidate_score, careful_walk, plan_from_flags
-from models import build_model
 from models.energy_model import Contexts
 from models.language import EnergyLM, LanguageModel
+from tasks import find_task
 
 Point = tuple[int, int]  # steps, candidates
 
@@ -198,8 +198,8 @@ def find_baseline(model: ModelFlags, command: ThinkCurveFlags, loaded: Loaded) -
         reason = (
             f"there is no trained run {twin.run.run_name} (--compare_baseline trains it), and --baseline names no other"
         )
-    tokenizer = loaded.tokenizer
-    untrained = build_model(twin, tokenizer.vocab_size, tokenizer.separator_id, tokenizer.pad_id)
+    task = find_task(twin.run.task)
+    untrained = task.model(twin, task.spec(loaded.config, loaded.checkpoint.resolve().parent.parent))
     return Baseline(None, forward_flops(untrained.network, length), reason)
 
 

@@ -5,39 +5,73 @@ A module here imports no torch; what needs it is imported inside the methods. `f
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from config import RunConfig
 from config import task as facts
 from core.errors import UserError
 
+if TYPE_CHECKING:
+    from data.module import DataModule, Processor, Rows, Spec
+    from models.model import Model
+
+
+@dataclass(frozen=True)
+class Showing:
+    """What `Task.show` may look at. Lines go to `say`, files into `folder`; the model is in eval mode on its device."""
+
+    config: RunConfig
+    data: DataModule
+    model: Model
+    folder: Path
+    step: int
+    say: Callable[[str], None] = print
+
 
 class Task(facts.TaskFacts):
     """The facts of a task, and what needs torch: its data, its model, and what they are compared with."""
 
-    def data(self, config: RunConfig) -> Any:
-        """Splits, spec and processor."""
+    def data(self, config: RunConfig, *runs: Path | None) -> DataModule:
+        """Splits, spec and processor. runs: run folders; the first that has a processor that fits gives it."""
         raise NotImplementedError
 
-    def model(self, config: RunConfig, spec: Any) -> Any:
+    def model(self, config: RunConfig, spec: Any) -> Model:
         """The model of --model_name, built from frozen facts alone."""
         raise NotImplementedError
 
-    def processor(self, config: RunConfig, folder: Path) -> Any:
+    def processor(self, config: RunConfig, folder: Path) -> Processor:
         """What turns raw input into a batch and a prediction into what a person reads; from a run folder alone."""
         raise NotImplementedError
 
-    def references(self, data: Any, split: str, units: int) -> dict[str, dict[str, float]]:
-        """{"bigram counts": {"loss": 2.27}} on the same targets; the first is what a model must beat."""
+    def spec(self, config: RunConfig, folder: Path) -> Spec:
+        """What the model of a run was built from, from its folder alone."""
+        raise NotImplementedError
+
+    def references(self, data: DataModule, split: str, units: int) -> dict[str, dict[str, float]]:
+        """{"bigram counts": {"loss": 2.27}}: what is reached without learning, by measures, on the first `units` units
+        of a split. The first reference is what a model must beat."""
         return {}
 
-    def shifted(self, data: Any) -> Any:
-        """Rows of another distribution, to think about; None where there are none."""
+    def floor(self, data: DataModule) -> float | None:
+        """The validation loss that a model must get below to have learned anything; None: not known. Cheap."""
         return None
 
-    def show(self, showing: Any) -> None:
-        """Print and draw what the model does."""
+    def shifted(self, data: DataModule) -> Rows | None:
+        """Rows of another distribution, for think-curve; None where there are none."""
+        return None
+
+    def describe_data(self, config: RunConfig, data: DataModule) -> str:
+        """The data in the first line of a run."""
+        return f"{data.rows['train'].num_units:,} {self.unit} to learn from"
+
+    def check(self, config: RunConfig, data: DataModule) -> None:
+        """Raise a UserError where settings and data do not go together."""
+
+    def show(self, showing: Showing) -> None:
+        """Print and draw what the model does: at the end of a run."""
 
 
 def find_task(name: str) -> Task:

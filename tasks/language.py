@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from config.checks import ResolvedFlags
 from config.energy import ENERGY_CHECKS, RECIPES, Energy, energy_measures, energy_rule
-from config.settings import Text, Transformer
+from config.settings import RunConfig, Text, Transformer
 from config.task import Measure, Results, SplitFacts
-from tasks import Task
+from core.errors import UserError
+from tasks import Showing, Task
+from tasks.energy import energy_shape, replay_buffer, transformer_shape, walk_settings
+
+if TYPE_CHECKING:
+    from data.language.build import TextSpec
+    from data.language.tokenizers import Tokenizer
+    from data.module import DataModule
+    from models.language import LanguageModel
 
 LOSS_UNIT = "nats per token"
 
@@ -51,6 +60,96 @@ class Language(Task):
             Measure("targets", "tokens evaluated", "tokens"),
             *energy_measures(values, LOSS_UNIT),
         )
+
+    def data(self, config: RunConfig, *runs: Path | None) -> DataModule:
+        from data.language.build import language_data
+
+        return language_data(config, *runs)
+
+    def model(self, config: RunConfig, spec: TextSpec) -> LanguageModel:
+        from models.energy_transformer import EnergyShape, EnergyTransformer
+        from models.language import EnergyLM, TransformerLM
+        from models.spaces import UpdateRule
+        from models.transformer import Transformer as Network
+        from models.transformer import TransformerShape
+
+        transformer, energy = config[Transformer], config[Energy]
+        shape = transformer_shape(transformer) | {
+            "vocab_size": spec.vocab_size,
+            "separator_id": spec.separator_id if transformer.isolate_documents else None,
+        }
+        if config.run.model_name == "baseline_transformer":
+            network = Network(
+                TransformerShape(**shape, tied=transformer.tie_embeddings), transformer.gradient_checkpointing
+            )
+            return TransformerLM(network, spec.vocab_size, spec.pad_id)
+        shared = energy.vocab_to_embed_uses_prob_dist
+        energy_network = EnergyTransformer(
+            EnergyShape(**energy_shape(energy, shape), tied=False, shared_embedding=shared)
+        )
+        rule = UpdateRule(
+            from_probabilities=energy.update_from == "probabilities",
+            normalize=energy.normalize_initial_condition,
+            entropy=energy.energy_form == "residual",
+        )
+        settings, replay = walk_settings(energy), replay_buffer(energy)
+        return EnergyLM(energy_network, spec.vocab_size, spec.pad_id, settings, rule, replay)
+
+    def processor(self, config: RunConfig, folder: Path) -> Tokenizer:
+        """The tokenizer of a run folder; a BPE that is not there is in its dataset's cache, or made again."""
+        from data.language.store import open_store
+        from data.language.tokenizers import build_tokenizer, saved_tokenizer
+
+        name = config[Text].tokenizer
+        if saved := saved_tokenizer(folder, name):
+            return saved
+        return open_store(config[Text]).tokenizer if name.startswith("bpe:") else build_tokenizer(name, list)
+
+    def spec(self, config: RunConfig, folder: Path) -> TextSpec:
+        from data.language.build import TextSpec
+
+        return TextSpec.of(self.processor(config, folder))
+
+    def references(self, data: DataModule, split: str, units: int) -> dict[str, dict[str, float]]:
+        """What counting single tokens and pairs gives."""
+        from data.language.counts import ngram_baselines
+
+        train, evaluated = data.rows["train"].tokens, data.rows[split].tokens[: units + 1]
+        losses = ngram_baselines(train, evaluated, data.spec.vocab_size)
+        return {f"{name} counts": {"loss": loss} for name, loss in losses.items()}
+
+    def floor(self, data: DataModule) -> float:
+        """That of guessing by how often each token occurs."""
+        from data.language.counts import unigram_baseline
+
+        return unigram_baseline(data.rows["train"].tokens, data.rows["valid"].tokens, data.spec.vocab_size)
+
+    def check(self, config: RunConfig, data: DataModule) -> None:
+        """Refuse a replay buffer that does not fit into memory, before hours are spent on filling it."""
+        import psutil
+        import torch
+
+        energy, length, vocab_size = config[Energy], config[Transformer].context_length, data.spec.vocab_size
+        if config.run.model_name != "ebt" or not energy.mcmc_replay_buffer:
+            return
+        on_gpu = torch.cuda.is_available() and config.trainer.gpus != "none"
+        free = torch.cuda.mem_get_info()[0] if on_gpu else psutil.virtual_memory().available
+        row = 4 * length * vocab_size
+        if energy.mcmc_replay_buffer_size * row > free:
+            raise UserError(
+                f"--mcmc_replay_buffer_size is {energy.mcmc_replay_buffer_size}: a row has {length:,} x {vocab_size:,} "
+                f"numbers, so that takes {energy.mcmc_replay_buffer_size * row / 1e9:,.1f} GB, and "
+                f"{free / 1e9:,.1f} GB are free; choose at most {int(free // (2 * row))}."
+            )
+
+    def describe_data(self, config: RunConfig, data: DataModule) -> str:
+        rows = data.rows["train"]
+        return f"{config.data.dataset_name}: {rows.num_bytes / 1e6:.1f} MB, {rows.num_units:,} tokens to learn from"
+
+    def show(self, showing: Showing) -> None:
+        from tasks.show.language import show_language
+
+        show_language(showing)
 
 
 TASK = Language()

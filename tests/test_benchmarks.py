@@ -13,10 +13,10 @@ import torch
 from benchmarks import concatenated, energy, inference, thinking
 from benchmarks.__main__ import PARTS, main
 from config import parse_command_line
-from models import build_model
 from models.language import EnergyLM
 from models.layers.rope import rotations
 from tests.conftest import ROOT
+from tests.support.builders import build_model
 
 V, S, D, H, PAD = 11, 6, 8, 2, 10
 SIZE = f"--num_transformer_blocks 2 --embedding_dim {D} --multiheaded_attention_heads {H} --context_length {S}"

@@ -24,9 +24,9 @@ from core.text import format_amount
 from data.inspect import inspect_data
 from data.module import DataModule
 from data.stream import row_order
-from models import build_model
 from models.model import Model
 from runs.pictures import FAINT, GREY, pyplot
+from tasks import Task
 from training.cost import step_cost
 from training.devices import device_of
 from training.language import Batch, training_rows
@@ -45,12 +45,11 @@ TIMED_STEPS = 11  # the first is a warm-up
 STATES = {"adamw": 2, "sgd": 1}  # float32 copies of a weight in the optimizer; adafactor has rows and columns only
 
 
-def run_tools(config: RunConfig, data: DataModule) -> int:
+def run_tools(task: Task, config: RunConfig, data: DataModule) -> int:
     """The tools that the flags ask for, one after the other; returns the exit status."""
     if config.debugging.debug_dataloader:
         return 0 if inspect_data(config, data) else 1
-    tokenizer = data.processor
-    model = build_model(config, tokenizer.vocab_size, tokenizer.separator_id, tokenizer.pad_id)
+    model = task.model(config, data.spec)
     if config.debugging.plan:
         print(plan(config, data, model))
     if config.debugging.find_batch_size:

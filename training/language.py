@@ -5,16 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import psutil
 import torch
 from torch import Tensor
 
-from config import RunConfig, SettingsError
-from config.energy import Energy
-from config.settings import Transformer
-from data.language.counts import ngram_baselines, unigram_baseline
 from data.module import DataModule
-from training.devices import on_gpu
 
 Batch = dict[str, Tensor]
 
@@ -48,37 +42,3 @@ def evaluation_line(split: str, result: dict[str, float]) -> str:
         f"{split} loss {result['loss']:.4f} nats, {result['bits_per_byte']:.4f} bits per byte, "
         f"accuracy {result['accuracy']:.1%}, of {result['targets']:,.0f} tokens"
     )
-
-
-def data_line(config: RunConfig, data: DataModule) -> str:
-    rows = data.rows["train"]
-    return f"{config.data.dataset_name}: {rows.num_bytes / 1e6:.1f} MB, {rows.num_units:,} tokens to learn from"
-
-
-def unigram_loss(data: DataModule) -> float:
-    """Validation loss of guessing by how often each token occurs: a model above it has not learned."""
-    return unigram_baseline(data.rows["train"].tokens, data.rows["valid"].tokens, data.processor.vocab_size)
-
-
-def reference_losses(data: DataModule, split: str, targets: int) -> dict[str, float]:
-    """What counting gives on the first `targets` tokens of a split."""
-    train, evaluated = data.rows["train"].tokens, data.rows[split].tokens[: targets + 1]
-    losses = ngram_baselines(train, evaluated, data.processor.vocab_size)
-    return {f"{name} counts": loss for name, loss in losses.items()}
-
-
-def check_replay(config: RunConfig, data: DataModule) -> None:
-    """Refuse a replay buffer that does not fit into memory, before hours are spent on filling it."""
-    energy, length, vocab_size = config[Energy], config[Transformer].context_length, data.processor.vocab_size
-    if not energy.mcmc_replay_buffer:
-        return
-    row = 4 * length * vocab_size
-    free = torch.cuda.mem_get_info()[0] if on_gpu(config) else psutil.virtual_memory().available
-    if energy.mcmc_replay_buffer_size * row > free:
-        raise SettingsError(
-            [
-                f"--mcmc_replay_buffer_size is {energy.mcmc_replay_buffer_size}: a row has {length:,} x {vocab_size:,} "
-                f"numbers, so that takes {energy.mcmc_replay_buffer_size * row / 1e9:,.1f} GB, and "
-                f"{free / 1e9:,.1f} GB are free; choose at most {int(free // (2 * row))}."
-            ]
-        )

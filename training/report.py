@@ -21,19 +21,21 @@ from config import RunConfig
 from config.record import to_yaml
 from config.settings import Transformer
 from config.twin import baseline_config
+from core.errors import or_report
 from core.files import read_rows, write_text
 from core.text import format_amount
 from data.module import DataModule
-from models import build_model
 from runs import RunFolder, is_first_process
 from runs.pages import write_after_run
+from tasks import Showing, Task
 from training.cost import batch_costs
-from training.language import bits_per_byte, reference_losses
+from training.devices import device_of
+from training.language import bits_per_byte
 from training.lightning import started_its_processes
-from training.showing import is_debug_run, or_report, show_model, worth_showing
 from training.trainer import Training
 from training.usage import stats_lines
 
+FEWEST_STEPS = 50  # of training: there is little to see before, and showing must cost little beside it
 NEAR_ZERO = 0.05  # share of the first loss that counts as memorised
 TRAIN_SCRIPT = Path(__file__).resolve().parent.parent / "train_model.py"
 NEARLY_EQUAL = 0.05
@@ -45,7 +47,7 @@ THIS_RUN = (
 )
 
 
-def closing_report(config: RunConfig, folder: RunFolder, data: DataModule, training: Training) -> int:
+def closing_report(task: Task, config: RunConfig, folder: RunFolder, data: DataModule, training: Training) -> int:
     """Print the result beside its references, where everything is, and the next commands; returns the exit status."""
     if not is_first_process():
         return 0
@@ -56,14 +58,14 @@ def closing_report(config: RunConfig, folder: RunFolder, data: DataModule, train
     else:
         for split, result in recorder.results.items():
             if result["targets"]:
-                print_results(config, data, split, result, training.recorder.tokens_per_byte[split])
+                print_results(task, config, data, split, result, training.recorder.tokens_per_byte[split])
     if config.trainer.compile_model:
         graphs = compilation_time_metrics.get("_compile.compile_inner", [])
         print(f"--compile_model: {len(graphs)} graphs compiled in {sum(graphs):.0f} s")
     if config.debugging.profiler:
         print_profile(folder)
     if worth_showing(config, training):
-        or_report("the model", lambda: show_model(config, folder, data, training.model, training.trainer.global_step))
+        or_report("the model", lambda: show_model(task, config, folder, data, training))
     goal_status, sentence = training.early_stop.verdict()
     if sentence and not is_debug_run(config):
         print(f"\n{sentence}")
@@ -71,7 +73,7 @@ def closing_report(config: RunConfig, folder: RunFolder, data: DataModule, train
     if config.testing.compare_baseline and is_debug_run(config):
         print("--compare_baseline: not after a debug run")
     elif config.testing.compare_baseline:
-        compare_with_baseline(config, folder, data, training)
+        compare_with_baseline(task, config, folder, data, training)
     print()
     for line in stats_lines(training.usage.summary):
         print(line)
@@ -90,6 +92,26 @@ def closing_report(config: RunConfig, folder: RunFolder, data: DataModule, train
     return status
 
 
+def is_debug_run(config: RunConfig) -> bool:
+    debugging = config.debugging
+    return debugging.fast_dev_run or debugging.debug_mode or debugging.overfit_batches > 0
+
+
+def worth_showing(config: RunConfig, training: Training) -> bool:
+    """Whether a model was really trained."""
+    trained = not is_debug_run(config) and not config.testing.only_test
+    return trained and training.trainer.global_step >= FEWEST_STEPS
+
+
+def show_model(task: Task, config: RunConfig, folder: RunFolder, data: DataModule, training: Training) -> None:
+    """What the task shows of held-out data; it draws no random number that training would draw."""
+    if not len(data.rows["valid"]):
+        return
+    model = training.model.to(device_of(config)).eval()
+    with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
+        task.show(Showing(config, data, model, folder.path, training.trainer.global_step))
+
+
 def typed(flags: dict[str, str | None]) -> str:
     """The command with these flags, quoted as a shell needs it."""
     words = [word for flag, value in flags.items() for word in (flag, value) if word is not None]
@@ -97,7 +119,7 @@ def typed(flags: dict[str, str | None]) -> str:
 
 
 def print_results(
-    config: RunConfig, data: DataModule, split: str, result: dict[str, float], tokens_per_byte: float
+    task: Task, config: RunConfig, data: DataModule, split: str, result: dict[str, float], tokens_per_byte: float
 ) -> None:
     """The model's loss beside the references, which are computed on the same tokens."""
     rows, targets = data.rows[split], int(result["targets"])
@@ -105,7 +127,8 @@ def print_results(
     table = Table(box=box.SIMPLE_HEAD, title=f"{split} split, {part}", title_justify="left")
     for heading in ("", "nats per token", "bits per byte"):
         table.add_column(heading, justify="left" if not heading else "right")
-    for name, loss in {**reference_losses(data, split, targets), config.run.model_name: result["loss"]}.items():
+    references = {name: values["loss"] for name, values in task.references(data, split, targets).items()}
+    for name, loss in {**references, config.run.model_name: result["loss"]}.items():
         style = "bold" if name == config.run.model_name else None
         table.add_row(name, f"{loss:.4f}", f"{bits_per_byte(loss, tokens_per_byte):.4f}", style=style)
     Console().print(table)
@@ -140,11 +163,13 @@ def print_profile(folder: RunFolder) -> None:
             print("\n".join(file.read_text().splitlines()[:25]))
 
 
-def compare_with_baseline(config: RunConfig, folder: RunFolder, data: DataModule, training: Training) -> None:
+def compare_with_baseline(
+    task: Task, config: RunConfig, folder: RunFolder, data: DataModule, training: Training
+) -> None:
     """--compare_baseline: train the twins in their own processes and print a table; an error there fails nothing."""
     try:
         twin = baseline_config(config)
-        (_, own), (_, plain) = (size_and_flops(each, data) for each in (config, twin))
+        (_, own), (_, plain) = (size_and_flops(task, each, data) for each in (config, twin))
         ratio = own / plain
         twins = {EQUAL_STEPS: twin}
         if abs(ratio - 1) > NEARLY_EQUAL:
@@ -155,7 +180,7 @@ def compare_with_baseline(config: RunConfig, folder: RunFolder, data: DataModule
             if other is None:
                 return
             runs[name] = (each, other)
-        print_comparison(runs, data, training, ratio)
+        print_comparison(task, runs, data, training, ratio)
     except KeyboardInterrupt:
         print("--compare_baseline: stopped by hand; the run before it is finished and kept", file=sys.stderr)
     except Exception as error:
@@ -183,7 +208,7 @@ def train_twin(name: str, twin: RunConfig, folder: RunFolder, training: Training
 
 
 def print_comparison(
-    runs: dict[str, tuple[RunConfig, RunFolder]], data: DataModule, training: Training, ratio: float
+    task: Task, runs: dict[str, tuple[RunConfig, RunFolder]], data: DataModule, training: Training, ratio: float
 ) -> None:
     title = "valid split, nats per token and bits per byte"
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title=title, title_justify="left")
@@ -191,7 +216,7 @@ def print_comparison(
         # of 80 columns a name takes two lines rather than a digit of the numbers
         table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
     for name, (config, folder) in runs.items():
-        parameters, per_step = size_and_flops(config, data)
+        parameters, per_step = size_and_flops(task, config, data)
         flops = per_step * config.trainer.accumulate_grad_batches * training.trainer.world_size
         row = final_row(folder)
         table.add_row(
@@ -220,10 +245,9 @@ def final_row(folder: RunFolder) -> dict[str, Any]:
     return merged
 
 
-def size_and_flops(config: RunConfig, data: DataModule) -> tuple[int, float]:
+def size_and_flops(task: Task, config: RunConfig, data: DataModule) -> tuple[int, float]:
     """Parameters of the model, and FLOPs of a batch: their mean where the number of its steps is drawn."""
-    tokenizer = data.processor
-    model = build_model(config, tokenizer.vocab_size, tokenizer.separator_id, tokenizer.pad_id)
+    model = task.model(config, data.spec)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     costs = batch_costs(model, config.trainer.batch_size_per_device, config[Transformer].context_length)
     return parameters, mean(cost.flops for cost in costs.values())

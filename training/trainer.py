@@ -26,6 +26,7 @@ from runs.attempts import Attempt
 from runs.checkpoints import newest_checkpoint
 from runs.process import EXIT_RESUMABLE
 from runs.threads import limit_threads, watch_shared_cores
+from tasks import Task
 from training.checkpoints import AtomicCheckpointIO, Checkpoints
 from training.cost import Cost, batch_costs
 from training.debugging import Anomaly, GarbageCollection, UnusedParameters
@@ -35,7 +36,7 @@ from training.fault_injection import fault_injector
 from training.hang_watch import HangWatch
 from training.health import AlarmContext, Alarms
 from training.interruption import InterruptionCallback
-from training.language import check_replay, data_line, tokens_per_byte, training_rows, unigram_loss
+from training.language import tokens_per_byte, training_rows
 from training.lightning import add_callbacks, add_logger, wait_for_all_processes
 from training.optimizers import optimizer_and_schedule, warm_up_steps
 from training.peers import Peers
@@ -192,16 +193,16 @@ def build_recorder(
     )
 
 
-def alarm_context(config: RunConfig, data: DataModule, length: RunLength) -> AlarmContext:
+def alarm_context(task: Task, config: RunConfig, data: DataModule, length: RunLength) -> AlarmContext:
     """What the alarms compare with."""
-    unigram = math.nan
+    floor = None
     if len(data.rows["valid"]) and not config.testing.only_test and is_first_process():
-        unigram = unigram_loss(data)
+        floor = task.floor(data)
     overfit = config.debugging.overfit_batches > 0
     return AlarmContext(
         warm_up_steps(config.optimizer, length.steps),
         config.trainer.gradient_clip_val,
-        unigram,
+        math.nan if floor is None else floor,
         in_order=data.order_seed is None and not overfit,
     )
 
@@ -239,6 +240,7 @@ class Training:
 
     def __init__(
         self,
+        task: Task,
         config: RunConfig,
         folder: RunFolder,
         data: DataModule,
@@ -248,8 +250,8 @@ class Training:
         calibrate: bool,
     ) -> None:
         """calibrate: fit the step size to the data, as no checkpoint brings one."""
-        check_replay(config, data)
-        self.config, self.folder, self.data, self.model = config, folder, data, model
+        task.check(config, data)
+        self.task, self.config, self.folder, self.data, self.model = task, config, folder, data, model
         self.trainer = build_trainer(config, folder)
         check_world(self.trainer)
         record_model(folder.path, model, self.trainer)
@@ -265,7 +267,7 @@ class Training:
         guard = DivergenceGuard(folder.path, config, progress.print_line, deferred=on_gpu(config))
         self.recorder.before_flush.append(guard.judge_pending)
         self.early_stop = EarlyStop(config, self.recorder, progress.print_line)
-        context = alarm_context(config, data, length)
+        context = alarm_context(task, config, data, length)
         alarms = Alarms(folder.path, self.recorder, context, guard, progress.print_line)
         self.usage = build_usage(config, folder, self.recorder, costs)
         hang_watch = HangWatch(config.trainer.hang_minutes, peers, partial(attempt.end, None))
@@ -308,7 +310,8 @@ class Training:
         """What is trained on what."""
         run = self.config.run
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        return f"{run.model_name} {run.model_size}, {parameters:,} parameters, {data_line(self.config, self.data)}"
+        described = self.task.describe_data(self.config, self.data)
+        return f"{run.model_name} {run.model_size}, {parameters:,} parameters, {described}"
 
     def calibrate(self) -> None:
         """Fit the step size to the run's first rows: the same on every process, without drawing random numbers."""

@@ -7,8 +7,8 @@ from functools import lru_cache
 import torch
 
 from config import parse_command_line
-from models import build_model
 from models.language import EnergyLM, LanguageModel
+from tests.support.builders import build_model
 
 CONTEXT, VOCABULARY, SEPARATOR, PAD = 12, 19, 17, 18
 SMALL = f"--context_length {CONTEXT} --num_transformer_blocks 2 --embedding_dim 16 --multiheaded_attention_heads 2"

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from config import parse_command_line
-from models import build_model
 from models.language import EnergyLM
 from models.layers.rope import rotations
+from tests.support.builders import build_model
 
 V, S, D, H, PAD, SEPARATOR = 9, 5, 8, 2, 7, 8
 CONDITIONINGS = ("default", "time_embed", "adaln", "adaln_zero")

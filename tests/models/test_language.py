@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from config import parse_command_line
-from models import build_model
 from models.energy_model import walk_curve
 from models.language import EnergyLM, TransformerLM, ranking, sample
+from tests.support.builders import build_model
 
 V, S, PAD, SEPARATOR = 9, 5, 7, 8
 SIZE = f"--num_transformer_blocks 2 --embedding_dim 8 --multiheaded_attention_heads 2 --context_length {S}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from config import parse_command_line
-from models import build_model
 from models.energy_model import walk_curve
 from models.language import EnergyLM, ranking
+from tests.support.builders import build_model
 
 V, S, PAD, SEPARATOR = 14, 24, 12, 13
 

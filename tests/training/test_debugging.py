@@ -22,23 +22,25 @@ NAN_AT_STEP_3 = """
     target.FeedForward.forward = forward
 """
 INFINITE_WEIGHT = """
-    import models, torch
-    plain = models.build_model
+    import torch
+    from tasks.language import Language
+    plain = Language.model
     def build_model(*args):
         model = plain(*args)
         with torch.no_grad():
             model.network.blocks[1].attention.output.weight[0, 0] = float("inf")
         return model
-    models.build_model = build_model
+    Language.model = build_model
 """
 UNUSED_LAYER = """
-    import models, torch
-    plain = models.build_model
+    import torch
+    from tasks.language import Language
+    plain = Language.model
     def build_model(*args):
         model = plain(*args)
         model.forgotten = torch.nn.Linear(3, 3)
         return model
-    models.build_model = build_model
+    Language.model = build_model
 """
 LABELS_OF_ANOTHER_ROW = """
     import torch

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from config import parse_command_line
-from models import build_model
+from tests.support.builders import build_model
 from training.optimizers import build_optimizer, learning_rates, optimizer_and_schedule, parameter_groups, schedule
 
 CONFIG = parse_command_line(["--model_name", "baseline_transformer", "--model_size", "4xs"])

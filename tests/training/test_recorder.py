@@ -15,11 +15,11 @@ from config import parse_command_line
 from core.files import append_row, read_rows
 from data.module import StreamLoader
 from data.stream import BatchStream
-from models import build_model
 from models.language import EnergyLM
 from runs.metrics import LANGUAGE_TASK as TASK
 from runs.run import Run
 from tests.conftest import Door
+from tests.support.builders import build_model
 from training.cost import batch_costs, step_cost
 from training.recorder import MetricsFile
 from training.stopping import GOAL_UNMET

@@ -16,17 +16,20 @@ from config import SettingsError, parse_command_line
 from config.record import differences
 from config.settings import all_flags
 from config.twin import baseline_config
+from core.errors import or_report
 from core.text import printable_lines
+from tasks.show.language import beginning
+from tasks.show.walk import Curve, Glyphs, Words, draw_descent, energy_plot, glyphs
 from tests.conftest import Door
-from training.showing import Curve, Glyphs, beginning, draw_descent, energy_plot, glyphs, or_report
 
 MEAN = np.array([5.0, -2.0, -3.0, -3.2, -3.3, -3.3, -3.3, -3.2, -3.1])
 CURVE = Curve(MEAN - 1, MEAN, MEAN + 1, np.linspace(5.5, 1.5, 9), truth=-1.0)
 PLAIN = glyphs("ascii")
+WORDS = Words("positions", "true next token", "nats per token")
 
 
 def test_the_plot_shows_mean_quartiles_and_the_true_token() -> None:
-    lines = energy_plot(CURVE, 2, glyphs("utf-8"))
+    lines = energy_plot(CURVE, 2, glyphs("utf-8"), WORDS)
     plot, steps, losses = lines[:8], lines[8], lines[9]
     assert max(map(len, lines)) <= 80
     assert plot[0].split()[0] == "6.00" and plot[-1].split()[0] == "-4.30"
@@ -40,7 +43,7 @@ def test_the_plot_shows_mean_quartiles_and_the_true_token() -> None:
 
 def test_the_plot_is_ascii_where_it_must_be() -> None:
     assert PLAIN == Glyphs("o", "|", "-", "|", "+", "^", "v") == glyphs(None) == glyphs("no such encoding")
-    lines = energy_plot(CURVE, 2, PLAIN)
+    lines = energy_plot(CURVE, 2, PLAIN, WORDS)
     assert "\n".join(lines).isascii() and sum(line.count("o") for line in lines[:8]) == 9
 
 
@@ -50,7 +53,7 @@ def test_steps_that_leave_the_picture_do_not_squeeze_the_rest() -> None:
     curve = CURVE._replace(
         low=mean - 1, mean=mean, high=mean + 1, loss=np.append(CURVE.loss[:6], [1e5, np.nan, np.inf])
     )
-    lines = energy_plot(curve, 2, PLAIN)
+    lines = energy_plot(curve, 2, PLAIN, WORDS)
     assert float(lines[0].split()[0]) < 20 and "^" in lines[0]
     assert sum(line.count("o") for line in lines[:8]) == 6
     assert lines[9].split()[-3:] == ["large"] * 3
@@ -59,22 +62,22 @@ def test_steps_that_leave_the_picture_do_not_squeeze_the_rest() -> None:
 def test_a_walk_without_any_finite_energy_is_drawn_empty() -> None:
     nothing = np.full(9, np.nan)
     curve = Curve(nothing, nothing, nothing, nothing, float("nan"))
-    assert not any("o" in line for line in energy_plot(curve, 2, PLAIN)[:8])
+    assert not any("o" in line for line in energy_plot(curve, 2, PLAIN, WORDS)[:8])
 
 
 def test_many_steps_fit_and_keep_the_trained_number() -> None:
     mean = np.linspace(1, 0, 41)
-    lines = energy_plot(Curve(mean, mean, mean, mean, 0.0), 7, PLAIN)
+    lines = energy_plot(Curve(mean, mean, mean, mean, 0.0), 7, PLAIN, WORDS)
     assert max(map(len, lines)) <= 80
     assert "7*" in lines[8].split() and lines[8].split()[-1] == "40"
 
 
 def test_the_picture_is_a_png() -> None:
-    from models import build_model
+    from tests.support.builders import build_model
 
     model = build_model(parse_command_line(["--model_name", "ebt", "--model_size", "4xs"]), 258, 256, 257)
     file = io.BytesIO()
-    draw_descent(CURVE, model.walk_settings, file)  # type: ignore[arg-type]
+    draw_descent(CURVE, model.walk_settings, WORDS, file)  # type: ignore[arg-type]
     assert file.getvalue().startswith(b"\x89PNG") and len(file.getvalue()) > 10_000
     # read on a white page and on a dark one: no background, and letters neither black nor white
     pixels = np.asarray(Image.open(file).convert("RGBA")) / 255
@@ -185,14 +188,14 @@ def test_the_end_of_a_run(door: Door) -> None:
 
 def test_nothing_that_is_shown_can_fail_a_run(door: Door) -> None:
     fault = f"""
-    import training.showing as showing
-    import training.report as comparison
-    showing.FEWEST_STEPS = 1
+    import tasks.show.language, tasks.show.walk
+    import training.report as report
+    report.FEWEST_STEPS = 1
     def full(path, write):
         raise OSError(28, "No space left on device")
-    showing.write_atomically = full
-    showing.sample = None
-    comparison.TRAIN_SCRIPT = {sys.executable!r}
+    tasks.show.walk.write_atomically = full
+    tasks.show.language.sample = None
+    report.TRAIN_SCRIPT = {sys.executable!r}
     """
     output = door.ebt().with_fault(fault, "--compare_baseline")
     assert "could not show the descent of the energy: OSError: [Errno 28] No space left on device" in output

@@ -15,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from config import parse_command_line
 from core.text import format_amount
 from data.language.build import language_data
-from models import build_model
 from tests.conftest import Door
+from tests.support.builders import build_model
 from training import find
 from training.cost import step_cost
 from training.find import (

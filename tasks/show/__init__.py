@@ -1,0 +1,1 @@
+"""What tasks show of their models: printed and drawn with torch, so imported only when it is shown."""
