@@ -19,7 +19,7 @@ CACHE = "EBT_CACHE"  # the folder of token caches
 PYTHON = "EBT_PYTHON"  # the Python of a container
 IMAGE = "EBT_IMAGE"  # the image of a container
 SRUN = "EBT_SRUN"  # more options of srun
-REHEARSAL = "EBT_REHEARSAL"  # a job script runs only to tell the flags that it passes
+CALLED_WITH = "EBT_CALLED_WITH"  # the file into which a trial of a job script writes the flags that it passes
 
 RUN = (RUN_DIR, JOB_RUN_DIR, STEP_OF, RANDOM_SEED, LINEAGE, HEADERS)
 PROCESSES = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

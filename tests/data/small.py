@@ -13,7 +13,7 @@ import numpy as np
 from config.settings import Text
 from data.language.store import TokenStore
 
-PRELUDE = "import sys\nfrom config.settings import Data\nfrom data.language.store import open_store\n"
+PRELUDE = "import sys\nfrom config.settings import Text\nfrom data.language.store import open_store\n"
 
 
 def write(tmp_path: Path, texts: list[str], **more: Any) -> Text:

@@ -50,7 +50,7 @@ def test_warm_start_of_pydocs_is_quick_and_light(cache: Path, tmp_path: Path) ->
     code = (
         "import time, sysconfig\n"
         "sysconfig.get_paths = lambda: {'stdlib': sys.argv[1]}\n"
-        "start = time.perf_counter(); open_store(Data()); print(time.perf_counter() - start)\n"
+        "start = time.perf_counter(); open_store(Text()); print(time.perf_counter() - start)\n"
         "print({'torch', 'datasets', 'transformers', 'tokenizers', 'rich'} & set(sys.modules))\n"
     )
     for _ in range(2):
@@ -167,7 +167,7 @@ def test_two_processes_at_once_build_once(settings: Text, cache: Path) -> None:
         "def slow(self, split):\n"
         "    print('building', flush=True); time.sleep(1); return read(self, split)\n"
         "JsonLines.documents = slow\n"
-        "store = open_store(Data(dataset_name='jsonl', dataset_dir=sys.argv[1]))\n"
+        "store = open_store(Text(dataset_name='jsonl', dataset_dir=sys.argv[1]))\n"
         "print(store.fingerprint, len(store.splits['train'].tokens))\n"
     )
     results = [process.communicate() for process in [run(code, str(settings.dataset_dir)) for _ in range(2)]]
@@ -183,7 +183,7 @@ def test_without_locks_the_first_rename_wins(settings: Text, cache: Path) -> Non
         "import fcntl\n"
         "def unsupported(*_): raise OSError(95, 'Operation not supported')\n"
         "fcntl.flock = unsupported\n"
-        "store = open_store(Data(dataset_name='jsonl', dataset_dir=sys.argv[1]))\n"
+        "store = open_store(Text(dataset_name='jsonl', dataset_dir=sys.argv[1]))\n"
         "print(store.fingerprint, len(store.splits['train'].tokens))\n"
     )
     results = [process.communicate() for process in [run(code, str(settings.dataset_dir)) for _ in range(4)]]
@@ -200,7 +200,7 @@ def test_killed_builder_leaves_no_lock_and_no_rubbish(settings: Text, cache: Pat
         "    self.files[split].write(tokens); self.files[split].flush()\n"
         "    print('writing', flush=True); time.sleep(600)\n"
         "CacheWriter.write = hang\n"
-        "open_store(Data(dataset_name='jsonl', dataset_dir=sys.argv[1]))\n"
+        "open_store(Text(dataset_name='jsonl', dataset_dir=sys.argv[1]))\n"
     )
     process = run(code, str(settings.dataset_dir))
     assert process.stdout is not None and process.stdout.readline() == "writing\n"

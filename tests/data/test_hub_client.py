@@ -23,7 +23,7 @@ from core.errors import UserError
 from data.language.sources import find_source
 
 def read(name):
-    source = find_source(Data(dataset_name=name))
+    source = find_source(Text(dataset_name=name))
     source.prepare()
     return {{split: list(source.documents(split)) for split in source.splits}}, source.origin()
 
@@ -211,7 +211,7 @@ def test_the_commit_is_kept_with_the_tokens(answers: dict[str, Any], home: Path,
     """Read from the copies of the hub the first time, and from the cache of tokens the second."""
     code = f"""{PRELUDE}
 def answer():
-    settings = Data(dataset_name="planbench:task_7_plan_execution", validation_split_pct=0.0, test_split_pct=0.0)
+    settings = Text(dataset_name="planbench:task_7_plan_execution", validation_split_pct=0.0, test_split_pct=0.0)
     return [open_store(settings).origin for _ in range(2)]
 """
     first, second = ask(code, "http://127.0.0.1:9", home, EBT_CACHE=str(tmp_path))
