@@ -86,6 +86,16 @@ def test_imports_run_one_way(room: str) -> None:
         assert not wrong, f"{file} imports {wrong}, which {room} does without"
 
 
+def test_no_test_file_is_imported() -> None:
+    """What tests share is in modules without `test_`: importing a test file would collect or start what it has."""
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+                wrong = [name for name in names if re.search(r"(^|\.)test_", name)]
+                assert not wrong, f"{file.relative_to(ROOT)}:{node.lineno} imports {wrong[0]}"
+
+
 @pytest.mark.parametrize("name", FIXED)
 def test_names_that_people_type_exist(name: str) -> None:
     assert (ROOT / name).is_file()
@@ -111,7 +121,7 @@ def own_files() -> list[Path]:
         found = []
         for folder, folders, names in os.walk(ROOT):
             folders[:] = [name for name in folders if name == ".ci" or not MADE.match(name)]
-            found += [Path(folder) / name for name in names]
+            found += [Path(folder) / name for name in names if name != ".git"]  # a file in a worktree
     return [file for file in found if file.is_file()]
 
 

@@ -18,7 +18,7 @@ from config.energy import Energy
 from config.record import changed_problems, differences, from_dict, to_dict, to_yaml, values_of
 from config.settings import all_flags
 from tests.config.problems import problems
-from tests.config.test_record import valid_settings
+from tests.config.strategies import valid_settings
 
 NEW = ("energy_form", "energy_blocks", "mcmc_last_step_loss", "is_slurm_run", "override_slurm_checks")
 # What the recipes of version 1 set, beside what all flags of version 1 were by default.

@@ -12,14 +12,7 @@ import pytest
 
 from core.cpus import asked_cpus, granted, own_cpus
 from tests.conftest import ROOT
-
-THREADS = """
-import torch
-from config import parse_command_line
-from training.trainer import prepare_process
-prepare_process(parse_command_line([]))
-print(torch.get_num_threads())
-"""
+from tests.support.threads import THREADS
 
 
 @pytest.mark.parametrize(

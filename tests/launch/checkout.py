@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hypothesis import strategies as st
+
 from tests.conftest import ROOT
 
 FOLDERS = ("core", "config", "tasks", "runs", "launch", "job_scripts")
@@ -22,6 +24,16 @@ open(process, "w").write(os.environ.get("EBT_RANDOM_SEED", ""))
 sys.exit(int(os.environ.get("EXIT_WITH", "0")))
 """
 SCRIPT = "job_scripts/nlp/pretrain/ebt_s1.sh"
+RECORD = {"config.json", "command.txt", "code.json", "code.diff", "environment.json", "job_script.slurm", "code"}
+# Words of a command line that a shell, Python or Slurm could misread.
+WORDS = st.lists(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
+    | st.sampled_from(
+        ["$(touch gone)", "`touch gone`", "'; touch gone; '", "\n#SBATCH --x\ntouch gone\n", "*", "~", "!!"]
+    )
+    | st.text("'\"\\$`\n ;&|#", max_size=12),
+    max_size=5,
+)
 
 
 class Checkout:

@@ -11,19 +11,17 @@ from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from core.errors import UserError
 from launch.script import flags_passed_by, job_script, merge_options, read_header
 from launch.submission import expected_start
 from tests.conftest import ROOT, Door
-from tests.launch.checkout import SCRIPT, Checkout
+from tests.launch.checkout import RECORD, SCRIPT, WORDS, Checkout
 
 GOLDEN = Path(__file__).parent / "golden"
 HEADERS = ("local_cpu", "reference_a100", "reference_apptainer", "reference_h100_multinode", "reference_pyxis")
 ACCEPTS = 'echo "7"'  # a Slurm that takes everything
 TESTED = "[[ $1 == --test-only ]] && exit"  # before anything else: it has nothing against the job
-RECORD = {"config.json", "command.txt", "code.json", "code.diff", "environment.json", "job_script.slurm", "code"}
 
 
 @pytest.fixture
@@ -80,16 +78,6 @@ def test_each_option_is_asked_for_once(lines: list[str], kept: list[str]) -> Non
     found = merge_options([("# one", [f"#SBATCH {lines[0]}"]), ("# two", [f"#SBATCH {line}" for line in lines[1:]])])
     assert [line.removeprefix("#SBATCH ") for line in found if line.startswith("#SBATCH")] == kept
     assert ("# one" in found) == (lines[0] in kept)
-
-
-WORDS = st.lists(
-    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
-    | st.sampled_from(
-        ["$(touch gone)", "`touch gone`", "'; touch gone; '", "\n#SBATCH --x\ntouch gone\n", "*", "~", "!!"]
-    )
-    | st.text("'\"\\$`\n ;&|#", max_size=12),
-    max_size=5,
-)
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from core.errors import UserError
 from launch.slurm import choose_cluster, largest_array
 from launch.submit import logs_flag
 from tests.conftest import ROOT
+from tests.launch.checkout import RECORD
 from tests.launch.launcher import Launcher, wait
-from tests.launch.test_executor import RECORD
 
 SCRIPT = "job_scripts/nlp/pretrain/ebt_s1.sh"
 

@@ -19,8 +19,8 @@ from core.files import append_row, write_json, write_text
 from runs.run import Run
 from runs.wandb import OfflineRun, Rows, SyncAction, close_wandb, offline_runs, open_wandb, rebuild, sync_action
 from tests.conftest import ROOT
-from tests.reading_wandb import WandbFile
-from tests.wandb_server import Server, wandb_server
+from tests.support.reading_wandb import WandbFile
+from tests.support.wandb_server import Server, wandb_server
 
 KEY = 40 * "a"
 OFFLINE = OfflineRun(Path("offline-run-1/run-x.wandb"), is_online=False, is_synced=False, steps=(1, 10))

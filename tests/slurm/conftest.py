@@ -1,4 +1,4 @@
-"""A cluster of the tests' own, for the one worker that runs them."""
+"""A cluster of the tests' own, for the one worker that runs them, and a checkout to launch from."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster, missing
+from tests.slurm.jobs import Launcher
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +28,9 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.down()
+
+
+@pytest.fixture
+def launcher(cluster: Cluster, tmp_path: Path) -> Launcher:
+    cluster.stop_jobs()
+    return Launcher(cluster, tmp_path / "check out")

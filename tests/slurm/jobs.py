@@ -1,7 +1,8 @@
-"""Jobs of job_scripts/train.slurm on the test cluster: submitted, watched, interrupted."""
+"""Jobs on the test cluster: submitted by sbatch, slurm_executor.sh or `python -m launch`, watched, interrupted."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -15,10 +16,34 @@ from typing import Any
 
 from core.files import read_rows
 from tests.conftest import ROOT
+from tests.launch.checkout import Checkout
 from tests.slurm.cluster import Cluster
 
 SCRIPT = ROOT / "job_scripts" / "train.slurm"
 PATIENCE = 150.0  # seconds that a busy machine may take for anything
+SMALL = [
+    *("--no_wandb", "--embedding_dim", "32", "--num_transformer_blocks", "2", "--multiheaded_attention_heads", "2"),
+    *("--context_length", "16", "--batch_size_per_device", "4", "--warm_up_steps", "2", "--log_every_n_steps", "1"),
+    *("--limit_val_batches", "2", "--val_check_interval", "100", "--dataset_name", "text"),
+]
+TINY = [*SMALL, "--max_steps", "300"]
+TRANSFORMER = [*SMALL, "--model_name", "baseline_transformer", "--max_steps", "400"]
+NASTY = """it's "a" 100%j $(touch gone) `touch gone` é *"""
+# A run without a model: it holds its folder, writes heartbeats and listens to signals as train_model.py does.
+STAYS = """\
+import json, sys, time
+from config import parse_command_line
+from runs import RunFolder
+from runs.process import listener
+config = parse_command_line(sys.argv[1:])
+listener.listen()
+folder = RunFolder.for_run(config)
+with folder.attempt(config, 0):
+    beat = {"time": time.time(), "step": 3, "total_steps": 10, "train_loss": 2.5}
+    (folder.path / "heartbeat.json").write_text(json.dumps(beat))
+    print("it has begun", flush=True)
+    time.sleep(300)
+"""
 
 
 def environment(cluster: Cluster | None = None) -> dict[str, str]:
@@ -41,8 +66,15 @@ def attempts(folder: Path) -> list[dict[str, Any]]:
     return list(merged.values())
 
 
+def wait(what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited for {what} in vain"
+        time.sleep(0.05)
+
+
 class Job:
-    """A job with its log and its runs in `folder`, a folder of the test's own. more: variables of its environment."""
+    """A job of train.slurm, its log and runs in `folder`, which the test owns. more: variables of its environment."""
 
     def __init__(self, cluster: Cluster, folder: Path, flags: list[str], *options: str, **more: str) -> None:
         self.cluster, self.logs = cluster, folder / "logs"
@@ -115,3 +147,45 @@ class Job:
         for process in doomed:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+
+
+class Submitted:
+    """A job that slurm_executor.sh submitted."""
+
+    def __init__(self, cluster: Cluster, said: str) -> None:
+        self.cluster = cluster
+        (self.id,) = re.findall(r"^job id  (\d+)$", said, re.MULTILINE)
+        (log,) = re.findall(r"^log     (.+)$", said, re.MULTILINE)
+        self.log = Path(log)
+        self.run = self.log.parent
+
+    def show(self, name: str) -> str:
+        line = self.cluster.run("scontrol", "show", "job", self.id, "--oneliner")
+        return re.findall(rf"\b{name}=(\S*)", line)[0]
+
+    def wait_for_state(self, state: str) -> None:
+        def reached() -> bool:
+            now = self.show("JobState")
+            assert now == state or now not in ("FAILED", "COMPLETED", "CANCELLED"), f"{now}: {self.log.read_text()}"
+            return now == state
+
+        wait(state, reached)
+
+
+class Launcher:
+    """A checkout and the commands in it."""
+
+    def __init__(self, cluster: Cluster, root: Path) -> None:
+        self.cluster, self.checkout = cluster, Checkout(root)
+        (self.checkout.root / "train_model.py").write_text(STAYS)
+
+    def launch(self, *words: str, more: dict[str, str] | None = None) -> str:
+        environment = self.checkout.environment(self.cluster.environment | (more or {}))
+        command = [sys.executable, "-m", "launch", *words]
+        done = subprocess.run(command, cwd=self.checkout.root, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def status(self) -> dict[str, Any]:
+        (line,) = self.launch("status", "--json").splitlines()
+        return json.loads(line)

@@ -8,8 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,14 +17,12 @@ from hypothesis import strategies as st
 from launch.resources import KINDS, RESERVED
 from launch.script import job_script, read_header
 from tests.conftest import ROOT
-from tests.launch.checkout import SCRIPT, Checkout
-from tests.launch.test_executor import WORDS
+from tests.launch.checkout import SCRIPT, WORDS, Checkout
 from tests.slurm.cluster import NODES, Cluster
-from tests.slurm.jobs import attempts, losses
+from tests.slurm.jobs import NASTY, TINY, Submitted, attempts, losses, wait
 
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
 
-NASTY = """it's "a" 100%j $(touch gone) `touch gone` é *"""
 # Saves its state when it is told to, and is done in the second attempt.
 STOPPABLE = """\
 import os, signal, sys, time
@@ -39,11 +35,6 @@ count = len(open(f"{run}/starts").readlines())
 open(f"{run}/checkpoints/step_{count:08}.ckpt", "w")
 time.sleep(120 if count == 1 else 0)
 """
-TINY = (
-    *("--no_wandb", "--embedding_dim", "32", "--num_transformer_blocks", "2", "--multiheaded_attention_heads", "2"),
-    *("--context_length", "16", "--batch_size_per_device", "4", "--warm_up_steps", "2", "--log_every_n_steps", "1"),
-    *("--limit_val_batches", "2", "--val_check_interval", "100", "--dataset_name", "text", "--max_steps", "300"),
-)
 
 
 @pytest.fixture(autouse=True)
@@ -57,38 +48,8 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path / NASTY)
 
 
-def wait(what: str, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 150
-    while not condition():
-        assert time.monotonic() < deadline, f"waited for {what} in vain"
-        time.sleep(0.05)
-
-
 def read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
-
-
-class Submitted:
-    """A job that slurm_executor.sh submitted."""
-
-    def __init__(self, cluster: Cluster, said: str) -> None:
-        self.cluster = cluster
-        (self.id,) = re.findall(r"^job id  (\d+)$", said, re.MULTILINE)
-        (log,) = re.findall(r"^log     (.+)$", said, re.MULTILINE)
-        self.log = Path(log)
-        self.run = self.log.parent
-
-    def show(self, name: str) -> str:
-        line = self.cluster.run("scontrol", "show", "job", self.id, "--oneliner")
-        return re.findall(rf"\b{name}=(\S*)", line)[0]
-
-    def wait_for_state(self, state: str) -> None:
-        def reached() -> bool:
-            now = self.show("JobState")
-            assert now == state or now not in ("FAILED", "COMPLETED", "CANCELLED"), f"{now}: {self.log.read_text()}"
-            return now == state
-
-        wait(state, reached)
 
 
 def test_the_job_runs_the_code_as_it_was_and_the_words_as_they_were(cluster: Cluster, checkout: Checkout) -> None:

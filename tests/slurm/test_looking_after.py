@@ -2,61 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from runs.run import Run
-from tests.launch.checkout import Checkout
-from tests.slurm.cluster import Cluster
-from tests.slurm.test_executor import Submitted, wait
+from tests.slurm.jobs import Launcher, Submitted, wait
 
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
-
-# A run without a model: it holds its folder, writes heartbeats and listens to signals as train_model.py does.
-STAYS = """\
-import json, sys, time
-from config import parse_command_line
-from runs import RunFolder
-from runs.process import listener
-config = parse_command_line(sys.argv[1:])
-listener.listen()
-folder = RunFolder.for_run(config)
-with folder.attempt(config, 0):
-    beat = {"time": time.time(), "step": 3, "total_steps": 10, "train_loss": 2.5}
-    (folder.path / "heartbeat.json").write_text(json.dumps(beat))
-    print("it has begun", flush=True)
-    time.sleep(300)
-"""
-
-
-class Launcher:
-    """A checkout and the commands in it."""
-
-    def __init__(self, cluster: Cluster, root: Path) -> None:
-        self.cluster, self.checkout = cluster, Checkout(root)
-        (self.checkout.root / "train_model.py").write_text(STAYS)
-
-    def launch(self, *words: str, more: dict[str, str] | None = None) -> str:
-        environment = self.checkout.environment(self.cluster.environment | (more or {}))
-        command = [sys.executable, "-m", "launch", *words]
-        done = subprocess.run(command, cwd=self.checkout.root, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def status(self) -> dict[str, Any]:
-        (line,) = self.launch("status", "--json").splitlines()
-        return json.loads(line)
-
-
-@pytest.fixture
-def launcher(cluster: Cluster, tmp_path: Path) -> Launcher:
-    cluster.stop_jobs()
-    return Launcher(cluster, tmp_path / "check out")
 
 
 def test_a_job_from_its_queue_to_its_end(launcher: Launcher, tmp_path: Path) -> None:

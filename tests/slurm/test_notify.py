@@ -10,8 +10,7 @@ import pytest
 
 from tests.runs.hook import TOKEN, Hook, hook
 from tests.slurm.cluster import Cluster
-from tests.slurm.jobs import Job, attempts
-from tests.slurm.test_train_slurm import TRANSFORMER
+from tests.slurm.jobs import TRANSFORMER, Job, attempts
 
 __all__ = ["hook"]
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(900)]

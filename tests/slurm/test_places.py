@@ -11,11 +11,10 @@ import pytest
 
 from runs.run import Run
 from tests.conftest import ROOT
-from tests.core.test_cpus import THREADS
 from tests.launch.checkout import SCRIPT, Checkout
 from tests.slurm.cluster import Cluster
-from tests.slurm.jobs import attempts
-from tests.slurm.test_executor import Submitted, wait
+from tests.slurm.jobs import Submitted, attempts, wait
+from tests.support.threads import THREADS
 
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(300)]
 

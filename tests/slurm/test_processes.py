@@ -16,8 +16,7 @@ import pytest
 from core.files import read_rows
 from tests.conftest import ROOT
 from tests.slurm.cluster import Cluster
-from tests.slurm.jobs import Job, attempts, environment, losses
-from tests.slurm.test_train_slurm import SMALL
+from tests.slurm.jobs import SMALL, Job, attempts, environment, losses
 
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
 

@@ -20,8 +20,7 @@ from runs.run import Run
 from tests.conftest import ROOT
 from tests.launch.launcher import Launcher, wait
 from tests.slurm.cluster import Cluster
-from tests.slurm.jobs import attempts, environment, losses
-from tests.slurm.test_executor import NASTY, TINY
+from tests.slurm.jobs import NASTY, TINY, attempts, environment, losses
 
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
 

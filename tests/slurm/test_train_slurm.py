@@ -16,16 +16,10 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.slurm.cluster import Cluster, stop
-from tests.slurm.jobs import SCRIPT, Job, attempts, environment, losses
+from tests.slurm.jobs import SCRIPT, SMALL, TRANSFORMER, Job, attempts, environment, losses
 
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(900)]
 
-SMALL = [
-    *("--no_wandb", "--embedding_dim", "32", "--num_transformer_blocks", "2", "--multiheaded_attention_heads", "2"),
-    *("--context_length", "16", "--batch_size_per_device", "4", "--warm_up_steps", "2", "--log_every_n_steps", "1"),
-    *("--limit_val_batches", "2", "--val_check_interval", "100", "--dataset_name", "text"),
-]
-TRANSFORMER = [*SMALL, "--model_name", "baseline_transformer", "--max_steps", "400"]
 # Noise, a random number of steps and the replay buffer have to survive too.
 EBT = [*SMALL, "--max_steps", "240", "--checkpoint_every_n_steps", "20", "--langevin_dynamics_noise", "0.1"]
 EBT += [

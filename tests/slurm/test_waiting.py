@@ -14,10 +14,8 @@ from runs.run import Run
 from tests.conftest import ROOT
 from tests.launch.run_folders import stamp, write_run
 from tests.slurm.cluster import NODES, Cluster
-from tests.slurm.test_executor import Submitted, wait
-from tests.slurm.test_looking_after import Launcher, launcher
+from tests.slurm.jobs import Launcher, Submitted, wait
 
-__all__ = ["launcher"]
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
 
 

@@ -21,7 +21,7 @@ from data.stream import exclude_batches, stream_position
 from runs import RunFolder
 from tests.config.problems import problems
 from tests.conftest import Door
-from tests.training.test_exact_resume import final, same, trace
+from tests.training.traces import final, same, trace
 from training.checkpoints import Checkpoints
 from training.divergence import MOST_NEGATIVE, WARM_UP, DivergenceGuard, RollbackRequested, RunningLoss, restore_before
 from training.errors import RunStopped

@@ -8,20 +8,18 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from core.files import read_rows
 from tests.conftest import ROOT, Door
 from tests.support import warm
+from tests.training.traces import final, same, trace
 
 FLAGS = (  # 60 steps cross two epochs of 25 batches
     *("--max_steps", "60", "--log_every_n_steps", "3", "--val_check_interval", "20", "--checkpoint_every_n_steps", "7"),
     *("--limit_train_batches", "25", "--resume_training_ckpt", "last_or_new"),
 )
-TIMED = ("seconds", "time", "tokens_per_second", "loader_wait_share", "attempt")
 
 KILLED_WHILE_SAVING = """
     import signal
@@ -32,15 +30,6 @@ KILLED_WHILE_SAVING = """
         replace(source, target)
     os.replace = die_at_step_28
 """
-
-
-def trace(folder: Path) -> list[dict[str, Any]]:
-    """Every logged number that does not depend on the clock."""
-    return [{k: v for k, v in row.items() if k not in TIMED} for row in read_rows(folder / "metrics.jsonl")]
-
-
-def final(folder: Path) -> dict[str, Any]:
-    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
 
 
 def kill_at(door: Door, step: int, *flags: str) -> None:
@@ -61,16 +50,6 @@ def kill_at(door: Door, step: int, *flags: str) -> None:
             break
         time.sleep(0.005)
     assert process.wait(30) == -signal.SIGKILL
-
-
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return a == b
 
 
 # Noise, random steps and sizes and the replay buffer all have to survive.

@@ -24,7 +24,7 @@ from runs.process import EXIT_RESUMABLE, SignalState
 from tests.conftest import ROOT, Door
 from tests.slurm.jobs import attempts, losses
 from tests.support import warm
-from tests.training.test_exact_resume import trace
+from tests.training.traces import trace
 from training.interruption import InterruptionCallback
 from training.resume import drop_validation_row
 

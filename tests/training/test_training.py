@@ -11,7 +11,7 @@ import pytest
 from core.files import read_rows
 from runs.checkpoints import read_checkpoint
 from tests.conftest import Door
-from tests.training.test_debugging import UNUSED_LAYER
+from tests.training.faults import UNUSED_LAYER
 
 
 def losses(door: Door, *flags: str) -> list[float]:

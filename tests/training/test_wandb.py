@@ -24,8 +24,8 @@ from runs.process import EXIT_RESUMABLE
 from runs.run import Run
 from runs.wandb import offline_runs
 from tests.conftest import Door
-from tests.reading_wandb import WandbFile
-from tests.wandb_server import Page, wandb_server
+from tests.support.reading_wandb import WandbFile
+from tests.support.wandb_server import Page, wandb_server
 from training.wandb import WandbLogger, histogram, wandb_logger
 
 AT_BATCH_4 = """
