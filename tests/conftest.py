@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,11 @@ class Door:
         output = done.stdout + done.stderr
         assert done.returncode == status, f"exit status {done.returncode}, not {status}:\n{output}"
         return output
+
+    def start(self, *flags: str) -> warm.Process | subprocess.Popen[str]:
+        """Begin it, and leave it to the test; what it prints is lost."""
+        begin = partial(subprocess.Popen, start_new_session=True) if self.cold else warm.start
+        return begin(self.command(*flags), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def with_fault(self, fault: str, *flags: str, status: int = 0) -> str:
         """The same after running `fault`, code that plants what a flag is there to find."""

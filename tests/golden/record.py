@@ -147,7 +147,7 @@ class Recorder:
         for number, sent in ((1, signal.SIGKILL), (3, signal.SIGTERM)):
             resume = ("--resume_training_ckpt", "last") if number > 1 else ()
             words = [sys.executable, *first, *resume]
-            with self.warm.Popen(words, cwd=self.code, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            with self.warm.start(words, cwd=self.code, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
                 while process.poll() is None:
                     if len(list(self.logs.glob("runs/killed_2*/checkpoints/step_*.ckpt"))) >= number:
                         process.send_signal(sent)

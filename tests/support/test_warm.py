@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import warm
 
+pytestmark = pytest.mark.usefixtures("forks")
 TELLS = """
 import json, os, sys, atexit
 atexit.register(print, "bye", flush=True)
@@ -22,6 +23,12 @@ print(json.dumps([sys.argv, os.getcwd(), os.environ.get("EBT_WORD"), sys.stdin.r
 print("problem", file=sys.stderr)
 sys.exit(7)
 """
+
+
+@pytest.fixture
+def forks() -> None:
+    if warm.server() is None:
+        pytest.skip("a process cannot be forked safely here")
 
 
 def said(run: Any, command: list[str], folder: Path, **options: Any) -> tuple[int, Any, str, str]:
@@ -50,7 +57,7 @@ def test_an_error_that_nobody_catches() -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1])
 def test_signals_reach_it(number: signal.Signals) -> None:
     code = "import os, time; print(os.getpid(), os.getsid(0), flush=True); time.sleep(60)"
-    with warm.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    with warm.start([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().split() == [str(process.pid)] * 2
         assert process.poll() is None
@@ -60,7 +67,7 @@ def test_signals_reach_it(number: signal.Signals) -> None:
 
 def test_ctrl_c_and_a_timeout() -> None:
     code = "import time\ntry: print('ready', flush=True); time.sleep(60)\nexcept KeyboardInterrupt: exit(130)"
-    with warm.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+    with warm.start([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
@@ -80,10 +87,27 @@ def test_variables_that_libraries_read_start_a_new_process() -> None:
 
 
 def test_it_ends_with_the_one_who_asked() -> None:
-    process = warm.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    process = warm.start([sys.executable, "-c", "import time; time.sleep(60)"])
     process_file = os.pidfd_open(process.pid)
-    assert process.connection is not None
+    assert isinstance(process, warm.Process)
     process.connection.close()
     assert select.select([process_file], [], [], 30)[0]
     process.returncode = -signal.SIGKILL
     os.close(process_file)
+
+
+def test_without_a_server_programs_start_in_new_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(warm, "server", lambda: None)
+    (tmp_path / "program.py").write_text(TELLS)
+    command = [sys.executable, "program.py", "--flag"]
+    assert said(warm.run, command, tmp_path) == said(subprocess.run, command, tmp_path)
+    assert isinstance(warm.start([sys.executable, "-c", ""]), subprocess.Popen)
+
+
+def test_a_server_that_ends_at_once_is_not_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(warm, "_server", None)
+    assert warm.server() is None
+    ended = warm._server
+    assert warm.server() is None and warm._server is ended

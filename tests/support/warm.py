@@ -1,10 +1,11 @@
 """Python programs without the seconds in which torch and Lightning are imported.
 
-A server process imports the libraries once, and forks for every program that `run` or `Popen` start. The project's own
-modules are imported by each program itself, so that code, patches and environment are read as in a new process. The
-program has its own process id, session, working directory, environment and standard streams; signals, exit status and
-exit handlers are as usual. What it shares with the others is the interpreter: hash seed, flags, settings that libraries
-read while they are imported. A test of such things uses `subprocess` itself.
+A server process imports the libraries once, and forks for every program that `run` or `start` is given. The project's
+own modules are imported by each program itself, so that code, patches and environment are read as in a new process.
+The program has its own process id, session, working directory, environment and standard streams; signals, exit status
+and exit handlers are as usual. What it shares with the others is the interpreter: hash seed, flags, settings that
+libraries read while they are imported. A test of such things uses `subprocess` itself. Where a process cannot be forked
+safely (not Linux, or a library that starts threads while it is imported) every program starts in a new process.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import atexit
 import gc
 import importlib
 import json
+import math
 import os
 import runpy
 import select
@@ -20,19 +22,25 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
+READY = b"ready\n"
 LIBRARIES = (
+    *("torch", "torch.utils.flop_counter", "pytorch_lightning", "torchmetrics", "torchmetrics.text"),
     *(
-        "torch",
-        "torch.utils.flop_counter",
-        "pytorch_lightning",
-        "torchmetrics",
-        "torchmetrics.text",
         "matplotlib.pyplot",
+        "numpy",
+        "psutil",
+        "pynvml",
+        "rich.console",
+        "rich.progress",
+        "rich.table",
+        "yaml",
+        "asyncio",
     ),
-    *("numpy", "psutil", "pynvml", "rich.console", "rich.progress", "rich.table", "yaml", "asyncio"),
 )
 # Variables that no library reads while it is imported. Where another differs, the program starts in a new process.
 MAY_DIFFER = ("EBT_", "SLURM", "SBATCH", "PYTEST_", "COLUMNS", "LINES", "PATH", "VIRTUAL_ENV", "PWD", "OLDPWD", "_")
@@ -50,6 +58,12 @@ class Server:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
             )
+        self.is_ready = read_line(self.control) == READY
+        atexit.register(self.close)
+
+    @property
+    def is_usable(self) -> bool:
+        return self.is_ready and self.owner == os.getpid() and self.process.poll() is None
 
     def fits(self, environment: dict[str, str]) -> bool:
         changed = dict(environment.items() ^ self.environment.items())
@@ -72,76 +86,139 @@ class Server:
 _server: Server | None = None
 
 
-def server() -> Server:
+def server() -> Server | None:
+    """The server of this process, or None where processes cannot be forked safely."""
     global _server
-    if _server is None or _server.owner != os.getpid() or _server.process.poll() is not None:
+    if not hasattr(os, "pidfd_open") or not os.path.isdir("/proc/self/task"):
+        return None
+    if _server is None or (_server.is_ready and not _server.is_usable):
         _server = Server()
-        atexit.register(_server.close)
-    return _server
+    return _server if _server.is_usable else None
 
 
-class Popen(subprocess.Popen):
-    """subprocess.Popen of [sys.executable, SCRIPT or -m MODULE or -c CODE, ...]."""
+class Process:
+    """A program that a server runs, with what tests use of subprocess.Popen."""
 
-    connection: socket.socket | None = None
-
-    def _execute_child(self, args: list[str], executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any,
-                       env: Any, startupinfo: Any, creationflags: Any, shell: Any, *rest: Any) -> None:  # fmt: skip
-        stdin, _, _, stdout, _, stderr = rest[:6]
-        environment = dict(os.environ if env is None else env)
-        command = [os.fspath(word) for word in args] if isinstance(args, (list, tuple)) else []
-        is_python = command[:1] == [sys.executable] and (command[1:2] in (["-m"], ["-c"]) or command[1:2] > ["."])
-        if not is_python or shell or preexec_fn or pass_fds or not server().fits(environment):
-            own = (executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell)
-            super()._execute_child(args, *own, *rest)  # type: ignore[misc]
-            return
+    def __init__(self, server: Server, command: list[str], cwd: Any, environment: dict[str, str], stdin: Any,
+                 stdout: Any, stderr: Any, text: bool) -> None:  # fmt: skip
+        self.args, self.text = command, text
+        self.returncode: int | None = None
+        ours: list[IO[Any] | None] = [None, None, None]
+        streams, to_close = [], []
+        for number, given in enumerate((stdin, stdout, stderr)):
+            if given == subprocess.PIPE:
+                reader, writer = os.pipe()
+                streams.append(writer if number else reader)
+                mode = ("r" if number else "w") + ("" if text else "b")
+                ours[number] = open(reader if number else writer, mode)  # noqa: SIM115
+                to_close.append(streams[-1])
+            elif given == subprocess.DEVNULL:
+                streams.append(os.open(os.devnull, os.O_RDWR))
+                to_close.append(streams[-1])
+            elif given == subprocess.STDOUT:
+                streams.append(streams[1])
+            else:
+                streams.append(number if given is None else given if isinstance(given, int) else given.fileno())
+        self.stdin, self.stdout, self.stderr = ours
         request = {"argv": command[1:], "cwd": os.path.abspath(cwd or "."), "env": environment}
-        streams = [number if given == -1 else given for number, given in enumerate((stdin, stdout, stderr))]
-        self.connection, self.pid = server().fork(request, streams)
-        self._child_created = True
-        self._close_pipe_fds(*rest[:6])  # type: ignore[attr-defined]
+        self.connection, self.pid = server.fork(request, streams)
+        for stream in to_close:
+            os.close(stream)
 
-    def _internal_poll(self, *arguments: Any, **options: Any) -> int | None:
-        if self.connection is None:
-            return super()._internal_poll(*arguments, **options)  # type: ignore[misc]
-        if self.returncode is None and (status := self._status(0))[0]:
-            self._handle_exitstatus(status[1])  # type: ignore[attr-defined]
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+        self.wait()
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
         return self.returncode
 
-    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
-        if self.connection is None:
-            return super()._try_wait(wait_flags)  # type: ignore[misc]
-        return self._status(0 if wait_flags & os.WNOHANG else None)
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self.connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            status = read_line(self.connection)
+            self.connection.close()
+            assert status, "the server of warm processes was killed"
+            self.returncode = os.waitstatus_to_exitcode(int(status))
+        return self.returncode
 
-    def _status(self, timeout: float | None) -> tuple[int, int]:
-        assert self.connection is not None
-        if not select.select([self.connection], [], [], timeout)[0]:
-            return 0, 0
-        line = read_line(self.connection)
-        self.connection.close()
-        assert line, "the server of warm processes was killed"
-        return self.pid, int(line)
+    def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
+        """All that it prints until its end, which must come within these seconds."""
+        deadline = time.monotonic() + timeout if timeout is not None else math.inf
+        if self.stdin is not None:
+            with suppress(BrokenPipeError), self.stdin:
+                if input:
+                    self.stdin.write(input)
+        printed: dict[IO[Any], bytes] = {stream: b"" for stream in (self.stdout, self.stderr) if stream is not None}
+        unfinished = list(printed)
+        while unfinished:
+            ready = select.select(unfinished, [], [], seconds_until(deadline))[0]
+            if not ready:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            for stream in ready:
+                part = os.read(stream.fileno(), 1 << 16)
+                printed[stream] += part
+                if not part:
+                    unfinished.remove(stream)
+        self.wait(seconds_until(deadline))
+        stdout, stderr = (printed[stream] if stream else None for stream in (self.stdout, self.stderr))
+        return (as_text(stdout), as_text(stderr)) if self.text else (stdout, stderr)
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
-def run(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[Any]:
+def start(command: list[str], *, cwd: Any = None, env: Any = None, stdin: Any = None, stdout: Any = None,
+          stderr: Any = None, text: bool = False) -> Process | subprocess.Popen[Any]:  # fmt: skip
+    """[sys.executable, SCRIPT or -m MODULE or -c CODE, ...] in a session of its own, warm where that is possible."""
+    environment = dict(os.environ if env is None else env)
+    forking = server()
+    if forking is not None and forking.fits(environment):
+        return Process(forking, [os.fspath(word) for word in command], cwd, environment, stdin, stdout, stderr, text)
+    streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr, "text": text}
+    return subprocess.Popen(command, cwd=cwd, env=env, start_new_session=True, **streams)
+
+
+def run(command: Any, *, input: Any = None, timeout: float | None = None, check: bool = False,
+        capture_output: bool = False, **options: Any) -> subprocess.CompletedProcess[Any]:  # fmt: skip
     """subprocess.run, in a warm process."""
-    timeout, check, given = options.pop("timeout", None), options.pop("check", False), options.pop("input", None)
-    if options.pop("capture_output", False):
+    if capture_output:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    if given is not None:
+    if input is not None:
         options["stdin"] = subprocess.PIPE
-    with Popen(*arguments, **options) as process:
+    with start(command, **options) as process:
         try:
-            stdout, stderr = process.communicate(given, timeout=timeout)
+            stdout, stderr = process.communicate(input, timeout=timeout)
         except BaseException:
             process.kill()
             raise
-    done: subprocess.CompletedProcess[Any] = subprocess.CompletedProcess(
-        process.args, process.returncode, stdout, stderr
-    )
+    assert process.returncode is not None
+    done: subprocess.CompletedProcess[Any] = subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
     if check:
         done.check_returncode()
     return done
+
+
+def seconds_until(deadline: float) -> float | None:
+    return None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+
+
+def as_text(printed: bytes | None) -> str | None:
+    return None if printed is None else printed.decode().replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_line(connection: socket.socket) -> bytes:
@@ -160,9 +237,11 @@ def serve(control: socket.socket) -> dict[str, Any]:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in LIBRARIES:
         importlib.import_module(name)
-    assert len(os.listdir("/proc/self/task")) == 1, "a process with threads cannot fork safely"
+    if len(os.listdir("/proc/self/task")) > 1:
+        sys.exit("tests/support/warm.py: a library has started threads, so that programs start in new processes")
     gc.collect()
     gc.freeze()
+    control.sendall(READY)
     while True:
         message, fds, _, _ = socket.recv_fds(control, 1, 4)
         if not message:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from core.files import read_rows
-from tests.conftest import ROOT, Door
-from tests.support import warm
+from tests.conftest import Door
 from tests.training.traces import final, same, trace
 
 FLAGS = (  # 60 steps cross two epochs of 25 batches
@@ -34,14 +32,7 @@ KILLED_WHILE_SAVING = """
 
 def kill_at(door: Door, step: int, *flags: str) -> None:
     """Start the door and SIGKILL it (and its loader processes) as soon as it has logged `step`."""
-    start = subprocess.Popen if door.cold else warm.Popen
-    process = start(
-        door.command(*FLAGS, *flags),
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    process = door.start(*FLAGS, *flags)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         folders = list((door.logs / "runs").glob("[!.]*"))
