@@ -3,7 +3,8 @@
 tests/golden/old_runs has six of them, trained on the synthetic text: a finished Transformer++; one that was resumed
 (--recipe laptop); one with a replay buffer (--recipe s2); one with BPE tokens; one that a divergence rolled back; and
 one that was a job of Slurm (--recipe s1). Each has its last checkpoint only. old_NAME.json has what they give four
-steps later, to the bit; here, as other machines run this too, only to five digits.
+steps later. Here losses are compared to four digits: CPUs round differently. `make golden` compares bit for bit, on
+the machine where the numbers were recorded.
 """
 
 from __future__ import annotations
@@ -63,4 +64,4 @@ def test_they_resume_to_the_same_numbers(tmp_path: Path, name: str) -> None:
     assert [row["step"] for row in rows] == [row["step"] for row in expected]
     for row, golden in zip(rows, expected, strict=True):
         for measure in {"train_loss", "valid_loss"} & golden.keys():
-            assert row[measure] == pytest.approx(golden[measure], rel=1e-5), (row["step"], measure)
+            assert row[measure] == pytest.approx(golden[measure], rel=1e-4), (row["step"], measure)
