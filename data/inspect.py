@@ -33,17 +33,23 @@ SCAN_BATCH = 256
 MOST_SCANNED_UNITS = 50_000_000
 MOST_BATCHES = 1_000_000  # bounds the list of batches, not the time
 CHANCE_SHARE = 0.5
-WORKERS_TRIED = (0, 2, 4)
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 MEMORY_SAMPLES = 40
 WARM_UP = 0.4  # share of the samples in which pools and caches are still filling
 MEGABYTE = 2**20
 
 
-def inspect_data(config: RunConfig, data: DataModule, console: Console | None = None, seconds: float = 3.0) -> bool:
+def inspect_data(
+    config: RunConfig,
+    data: DataModule,
+    console: Console | None = None,
+    seconds: float = 3.0,
+    workers_tried: Sequence[int] = (0, 2, 4),
+) -> bool:
     """Print what is in the data and how fast it comes; True when nothing is wrong.
 
     seconds: time that each of the two memory measurements takes; the other measurements take a share of it.
+    workers_tried: numbers of loader processes whose speeds are compared.
     """
     console = console or Console()
     train, workers = data.rows["train"], config.data.num_workers
@@ -58,7 +64,7 @@ def inspect_data(config: RunConfig, data: DataModule, console: Console | None = 
     with bar as progress, warnings.catch_warnings():
         # PyTorch's remark on more loader processes than cores; whether they help is what is measured here.
         warnings.filterwarnings("ignore", message=".*worker processes in total")
-        task = progress.add_task("starting", total=len(data.rows) + 2 + len(WORKERS_TRIED))
+        task = progress.add_task("starting", total=len(data.rows) + 2 + len(workers_tried))
 
         def stage(description: str) -> None:
             progress.update(task, description=description, advance=1)
@@ -74,7 +80,7 @@ def inspect_data(config: RunConfig, data: DataModule, console: Console | None = 
         stage("watching speed and memory with synthetic rows")
         synthetic = measure_loader(loader(synthetic_rows, workers), seconds)
         by_workers = {}
-        for number in WORKERS_TRIED:
+        for number in workers_tried:
             stage(f"trying --num_workers {number}")
             by_workers[number] = measure_loader(loader(train, number), seconds / 2, samples=0)
     batch = next(iter(data.train_dataloader()))

@@ -28,9 +28,6 @@ from core.files import sync_folder, write_text
 from core.progress import print_note
 from data.language.sources.source import SPLITS
 
-WHOLE_CHECK_BYTES = 2 << 30  # larger files are verified at both ends only, to keep starts quick
-END_BYTES = 64 << 20
-
 
 def cache_root() -> Path:
     """EBT_CACHE, else the ebt folder of the user's cache."""
@@ -208,12 +205,12 @@ class CacheWriter:
             shutil.rmtree(damaged, ignore_errors=True)
 
 
-def checksum(tokens: np.ndarray) -> int:
-    """CRC-32 of the tokens, of both ends only where the whole would take seconds."""
+def checksum(tokens: np.ndarray, whole_bytes: int = 2 << 30, end_bytes: int = 64 << 20) -> int:
+    """CRC-32 of the tokens; of more than whole_bytes only of both ends, to keep starts quick."""
     data = tokens.view(np.uint8).data
-    if len(data) <= WHOLE_CHECK_BYTES:
+    if len(data) <= whole_bytes:
         return zlib.crc32(data)
-    return zlib.crc32(data[-END_BYTES:], zlib.crc32(data[:END_BYTES]))
+    return zlib.crc32(data[-end_bytes:], zlib.crc32(data[:end_bytes]))
 
 
 def _read_split(path: Path, dtype: str, facts: dict[str, int]) -> Split:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ import pytest
 
 from config.settings import Text
 from core.errors import UserError
-from data.language import cache as cache_module
-from data.language.cache import TokenCache, cache_root
+from data.language.cache import TokenCache, cache_root, checksum
 from data.language.sources import SPLITS
 from data.language.store import open_store
 from tests.data.small import documents_of, run, write
@@ -128,15 +128,16 @@ def test_damage_is_told_and_repaired(settings: Text, damage: Any, capsys: pytest
     assert open_store(settings).path == second.path and not capsys.readouterr().err
 
 
-def test_large_files_are_verified_at_their_ends(settings: Text, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "WHOLE_CHECK_BYTES", 64)
-    monkeypatch.setattr(cache_module, "END_BYTES", 16)
-    path = open_store(settings).path
-    assert path is not None
-    data = bytearray((path / "train.bin").read_bytes())
-    data[-3] ^= 1
-    (path / "train.bin").write_bytes(data)
-    assert TokenCache(cache_root()).read(path.name) is None
+@pytest.mark.parametrize(
+    ("place", "is_noticed"), [(0, True), (7, True), (8, False), (91, False), (92, True), (-1, True)]
+)
+def test_large_files_are_verified_at_their_ends(place: int, is_noticed: bool) -> None:
+    tokens = np.arange(100, dtype=np.uint16)
+    damaged = tokens.copy()
+    damaged[place] ^= 1
+    assert checksum(damaged) != checksum(tokens), "a small file is verified as a whole"
+    large = partial(checksum, whole_bytes=64, end_bytes=16)
+    assert (large(damaged) != large(tokens)) == is_noticed
 
 
 def test_others_may_read_what_is_finished(settings: Text, cache: Path) -> None:

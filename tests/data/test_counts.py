@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.language import counts
 from data.language.counts import PRIOR_COUNT, ngram_baselines
 from tests.reference.ngram import ngram_nats
 
@@ -29,11 +28,10 @@ def test_the_last_ids_of_a_large_vocabulary() -> None:
     assert found["bigram"] == pytest.approx(ngram_nats(train, valid, 50_000, PRIOR_COUNT)[1])
 
 
-def test_blocks_leave_out_and_repeat_no_target(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_leave_out_and_repeat_no_target() -> None:
     train, valid = np.random.default_rng(0).integers(20, size=(2, 1000))
     whole = ngram_baselines(train, valid, 20)
-    monkeypatch.setattr(counts, "BLOCK", 37)
-    assert ngram_baselines(train, valid, 20) == pytest.approx(whole)
+    assert ngram_baselines(train, valid, 20, block_size=37) == pytest.approx(whole)
 
 
 def test_random_tokens_cost_the_logarithm_of_their_number() -> None:
@@ -49,8 +47,8 @@ def test_an_alternating_text_is_plain_to_the_bigram_only() -> None:
     assert found["bigram"] < 0.01 < found["unigram"]
 
 
-def test_only_so_many_training_tokens_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_training_tokens_are_read() -> None:
     train, valid = np.random.default_rng(0).integers(20, size=(2, 1000))
-    monkeypatch.setattr(counts, "MOST_TRAINING_TOKENS", 100)
     unigram, bigram = ngram_nats(train[:100].tolist(), valid.tolist(), 20, PRIOR_COUNT)
-    assert ngram_baselines(train, valid, 20) == {"unigram": pytest.approx(unigram), "bigram": pytest.approx(bigram)}
+    found = ngram_baselines(train, valid, 20, most_training_tokens=100)
+    assert found == {"unigram": pytest.approx(unigram), "bigram": pytest.approx(bigram)}

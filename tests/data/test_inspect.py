@@ -28,17 +28,11 @@ from tests.data.in_memory import make_data, make_split, make_store
 SCRIPT = Path(__file__).parents[2] / "job_scripts" / "debug" / "debug_dataloader.sh"
 
 
-@pytest.fixture(autouse=True)
-def few_tries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starting loader processes takes long; one test looks at the table of them."""
-    if request.function is not test_healthy_data:
-        monkeypatch.setattr(data.inspect, "WORKERS_TRIED", (0,))
-
-
-def look(module: DataModule, seconds: float = 0.2) -> tuple[bool, str]:
-    """The answer and what was printed."""
+def look(module: DataModule, seconds: float = 0.2, workers_tried: tuple[int, ...] = (0,)) -> tuple[bool, str]:
+    """The answer and what was printed. Starting loader processes takes long: one test looks at the table of them."""
     page = io.StringIO()
-    return inspect_data(module.config, module, Console(file=page, width=100), seconds), page.getvalue()
+    console = Console(file=page, width=100)
+    return inspect_data(module.config, module, console, seconds, workers_tried), page.getvalue()
 
 
 def verdicts(page: str) -> dict[str, str]:
@@ -85,7 +79,7 @@ class NarrowRows(PackedRows):
 
 
 def test_healthy_data() -> None:
-    fine, page = look(long_rows())
+    fine, page = look(long_rows(), workers_tried=(0, 2, 4))
     assert fine
     assert verdicts(page) == dict.fromkeys(
         ["batch", "token ids", "padding", "duplicates", "speed", "memory", "workers"], "ok"

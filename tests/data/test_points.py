@@ -16,7 +16,6 @@ import pytest
 import torch
 from rich.console import Console
 
-import data.inspect
 from core.errors import UserError
 from data.inspect import inspect_data
 from data.module import Batch, DataModule, Rows, Spec, save_data
@@ -152,11 +151,11 @@ def test_the_record_of_a_run(tmp_path: Path) -> None:
     assert (tmp_path / "normalisation.txt").is_file() and module.facts["train"]["area"] == 4.0
 
 
-def test_inspection_of_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data.inspect, "WORKERS_TRIED", (0,))
+def test_inspection_of_points() -> None:
     module, page = make_points(), io.StringIO()
     module.rows["test"].points = module.rows["train"].points[3:6]  # their labels too
-    assert not inspect_data(module.config, module, Console(file=page, width=100), seconds=0.1)
+    console = Console(file=page, width=100)
+    assert not inspect_data(module.config, module, console, seconds=0.1, workers_tried=(0,))
     printed = page.getvalue()
     for expected in (
         "points/s",
