@@ -29,6 +29,7 @@ from inference.loading import find_run, load
 from inference.thinking import WalkState, plan_from_flags, walk_rows
 from models.language import EnergyLM, token_energies
 from tests.conftest import ROOT
+from tests.support import warm
 
 SEPARATOR, PAD = ByteTokenizer.separator_id, ByteTokenizer.pad_id
 # Half a step, since a whole one of a residual energy ends at almost the same place from anywhere.
@@ -387,7 +388,7 @@ def test_ctrl_c_keeps_the_rows_that_are_done(shell: Shell, tmp_path: Path, monke
 
 def test_a_reader_that_leaves_is_no_error(ebt_run: Path) -> None:
     command = [sys.executable, "-m", "inference", "generate", "--run", str(ebt_run), "--prompt", "The", "--infer_echo"]
-    running = subprocess.Popen(
+    running = warm.start(
         [*command, "--infer_max_gen_len", "2000"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert running.stdout is not None and running.stderr is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from runs.notify import Notifier, notifier, tell_the_end
 from runs.process import EXIT_BY_HAND, EXIT_RESUMABLE
 from tests.conftest import ROOT, Door
 from tests.runs.hook import TOKEN, Hook, hook
+from tests.support import warm
 
 __all__ = ["hook"]
 
@@ -263,7 +263,7 @@ def test_a_run_tells_and_keeps_nothing(door: Door, hook: Hook) -> None:
     assert list(run.glob("wandb/*run-*")), "the files of W&B were among them"
     command = [sys.executable, "train_model.py", "--resume_training_ckpt", str(run / "checkpoints" / "last.ckpt")]
     own = {**os.environ, NOTIFY: hook.url}
-    done = subprocess.run([*command, "--logs_dir", str(door.logs)], cwd=ROOT, env=own, capture_output=True, text=True)
+    done = warm.run([*command, "--logs_dir", str(door.logs)], cwd=ROOT, env=own, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [notice["event"] for notice in hook.notices[2:]] == ["goal", "end"]
 
