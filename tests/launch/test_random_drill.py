@@ -19,14 +19,14 @@ import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, ROOT)
 from core.files import append_row, read_rows, write_text
-from runs.attempts import merged
+from runs.attempts import merge_attempts
 typed = sys.argv[1] == "--resume_training_ckpt"
 run = Path(sys.argv[2]).parent.parent if typed else Path(os.environ["EBT_JOB_RUN_DIR"])
 told = []
 for name in ("SIGUSR1", "SIGTERM", "SIGHUP", "SIGINT"):
     signal.signal(getattr(signal, name), lambda number, frame: told.append(number))
 saved = max([int(file.stem[5:]) for file in (run / "checkpoints").glob("step_*")], default=0)
-earlier = merged(read_rows(run / "attempts.jsonl"))
+earlier = merge_attempts(read_rows(run / "attempts.jsonl"))
 def note(attempt, **more):
     append_row(run / "attempts.jsonl", {"attempt": attempt, **more})
 def end(cause, status):
