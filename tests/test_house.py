@@ -86,16 +86,6 @@ def test_imports_run_one_way(room: str) -> None:
         assert not wrong, f"{file} imports {wrong}, which {room} does without"
 
 
-def test_no_test_file_is_imported() -> None:
-    """What tests share is in modules without `test_`: importing a test file would collect or start what it has."""
-    for file in sorted((ROOT / "tests").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
-                wrong = [name for name in names if re.search(r"(^|\.)test_", name)]
-                assert not wrong, f"{file.relative_to(ROOT)}:{node.lineno} imports {wrong[0]}"
-
-
 @pytest.mark.parametrize("name", FIXED)
 def test_names_that_people_type_exist(name: str) -> None:
     assert (ROOT / name).is_file()
@@ -105,6 +95,16 @@ def test_names_that_people_type_exist(name: str) -> None:
 def test_scripts_can_be_run(name: str) -> None:
     assert os.access(ROOT / name, os.X_OK), f"{name} is not executable"
     subprocess.run(["bash", "-n", str(ROOT / name)], check=True)
+
+
+def test_no_test_file_is_imported() -> None:
+    """What tests share is in modules without `test_`: importing a test file would collect or start what it has."""
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+                wrong = [name for name in names if re.search(r"(^|\.)test_", name)]
+                assert not wrong, f"{file.relative_to(ROOT)}:{node.lineno} imports {wrong[0]}"
 
 
 def test_make_has_the_two_commands() -> None:
