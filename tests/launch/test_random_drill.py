@@ -92,7 +92,9 @@ def test_every_kind_is_survived(
     said = capsys.readouterr()
     assert said.out.startswith("12 interruptions, seed 8, on this machine; files in ")
     words = " ".join(said.out.split())
-    assert " 12 interruptions of " in words and ": every run is the same, bit for bit, as the uninterrupted one" in words
+    assert (
+        " 12 interruptions of " in words and ": every run is the same, bit for bit, as the uninterrupted one" in words
+    )
     for kind in {drawn.kind for drawn in InterruptionPool(12, 8, LOCAL_KINDS).remaining}:
         assert f"{kind}, " in said.err
     assert list((tmp_path / "logs").iterdir()) == [], "nothing is left of it"
