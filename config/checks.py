@@ -50,7 +50,7 @@ class ResolvedFlags:
         return f"{name} in {self.origin}" if self.sources[name] == "file" else f"--{name}"
 
     def set_by_clause(self, name: str) -> str:
-        """What set a value that nobody typed, as the end of a clause: ", which --recipe s1 sets"."""
+        """What set a value that was not typed, as the end of a clause: ", which --recipe s1 sets"."""
         source = self.sources[name]
         return f", which {source} sets" if source.startswith("--") else ""
 

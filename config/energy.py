@@ -33,7 +33,7 @@ class Energy:
     )
     energy_blocks: int = flag(
         1,
-        "blocks of a residual energy's own, behind the others, which predictions pass",
+        "blocks that only a residual energy has, after the others",
         low=1,
         needs={**EBT, "energy_form": ("residual",)},
         of_shape=True,
@@ -72,7 +72,7 @@ class Energy:
     randomize_mcmc_num_steps: int = flag(
         0, "in training, repeat each landscape up to so many times more, drawn per batch", low=0, needs=EBT
     )
-    randomize_mcmc_num_steps_min: int = flag(0, "fewest repeats drawn; 0 is 1", low=0, needs=EBT)
+    randomize_mcmc_num_steps_min: int = flag(0, "fewest repeats drawn; 0 means 1", low=0, needs=EBT)
     randomize_mcmc_num_steps_final_landscape: bool = flag(False, "repeat the last landscape only", needs=EBT)
     denoising_initial_condition: str = flag(
         "prior",
@@ -116,13 +116,13 @@ class Energy:
         high=1,
         needs={**EBT, "mcmc_replay_buffer": (True,)},
     )
-    contrastive_loss: bool = flag(False, "also push the true token's energy below that before the last step", needs=EBT)
+    contrastive_loss: bool = flag(False, "also push the truth's energy below that before the last step", needs=EBT)
     contrastive_loss_coeff: float = flag(
         0.1, "weight of the contrastive loss", above=0, needs={**EBT, "contrastive_loss": (True,)}
     )
     reconstruction_coeff: float = flag(
         1.0,
-        "weight of the cross-entropy beside the contrastive loss",
+        "weight of the task's loss beside the contrastive loss",
         low=0,
         needs={**EBT, "contrastive_loss": (True,)},
     )

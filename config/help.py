@@ -1,4 +1,4 @@
-"""The text of --help: every group with a line a flag, or one group or one flag in detail."""
+"""The text of --help: every group with one line per flag, or one group or one flag in detail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that are no flags: retired, another project's word for one of ours, or a typing mistake."""
+"""Names that are not flags, and what to use instead: retired ones, those of other projects, and typing mistakes."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def describe(config: RunConfig) -> str:
 
 
 def to_words(values: Mapping[str, Any]) -> list[str]:
-    """A command line that gives these values; one that is None is left out, since no flag says it."""
+    """A command line that gives these values; None is skipped, since no flag expresses it."""
     words: list[str] = []
     for name, value in values.items():
         flag = flag_named(name, values)

@@ -253,7 +253,7 @@ class Text(Data):
 
 @dataclass(frozen=True)
 class Optimizer:
-    """how the weights move"""
+    """how the weights are updated"""
 
     peak_learning_rate: float = flag(FROM_SIZE, "learning rate after warm-up", above=0, shown_first=2)
     optimizer: str = flag("adamw", "which optimizer", choices=("adamw", "adafactor", "sgd"))
@@ -307,7 +307,7 @@ class Trainer:
     distributed_strategy: str = flag("auto", "Lightning strategy: auto or ddp", changeable=True, check=check_strategy)
     val_check_interval: float | None = flag(
         None,
-        "validate every so many batches (up to 1: share of an epoch); else ten times",
+        "validate every so many batches (up to 1: share of an epoch); default: ten times",
         above=0,
         changeable=True,
         check=check_share_or_count,
@@ -322,17 +322,17 @@ class Trainer:
     )
     float_precision: str = flag("32", "numbers in forward and backward", choices=("32", "bf16", "16"))
     compile_model: bool = flag(
-        False, "compile with torch.compile: a minute first; steps are a tenth shorter on a CPU", affects="speed"
+        False, "torch.compile: takes a minute first; steps are a tenth shorter on a CPU", affects="speed"
     )
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """what survives"""
+    """what is saved, and what is resumed"""
 
     resume_training_ckpt: str | None = flag(
         None,
-        "resume from a checkpoint: a path, last of this run_name, or last_or_new: else begin",
+        "resume from a path, or the last of this run_name; last_or_new: or start a run",
         metavar="PATH|last",
         affects="record",
     )
@@ -416,7 +416,7 @@ class Debugging:
     )
     limit_val_batches: float | None = flag(
         None,
-        "1: all; below: share; above: batches; 0: none; left out: a sample, all at the end",
+        "1: all; below: share; above: batches; 0: none; default: a sample, all at the end",
         low=0,
         check=check_share_or_count,
     )
@@ -430,7 +430,7 @@ class Debugging:
         None, "where the time goes, into the run folder", choices=("simple", "advanced", "pytorch")
     )
     manual_gc_collect_every_n_steps: int = flag(
-        0, "collect garbage only then; 0 leaves it to Python", low=0, affects="speed"
+        0, "steps between garbage collections; 0 leaves them to Python", low=0, affects="speed"
     )
 
 
@@ -462,7 +462,7 @@ class Inference:
     infer_logprobs: bool = flag(False, "also give the log-probability of each token")
     infer_echo: bool = flag(False, "give the prompt before what follows it")
     infer_output_dir: str | None = flag(None, "folder for files; default: the run's own", metavar="PATH")
-    infer_ebt_advanced: bool = flag(False, "accepted for old scripts: the flags below need no leave")
+    infer_ebt_advanced: bool = flag(False, "accepted for public scripts: it has no effect")
     infer_ebt_num_steps: int | None = flag(
         None, "steps at most, per landscape where --ebt_type has them; default: as in evaluation", low=1
     )
@@ -475,14 +475,14 @@ class Inference:
     infer_generated_samples: int = flag(1, "candidates for each token, G", low=1, high=64)
     infer_energy_sampling_technique: str = flag(
         "min",
-        "believe the candidate of least energy, of the largest fall, or of most",
+        "take the candidate of least energy, of the largest drop, or of most energy",
         choices=("min", "max_gap", "max"),
     )
     infer_langevin_dynamics_noise: float | None = flag(
         None, "noise added before each step; default: as in evaluation", low=0
     )
     infer_langevin_first_step: bool = flag(False, "noise before the first step only")
-    infer_accept_lower_energies: bool = flag(False, "take back a step that raises the energy; the next is half as long")
+    infer_accept_lower_energies: bool = flag(False, "undo a step that raises the energy; the next is half as long")
     infer_steps_final_landscape: bool = flag(
         False, "--infer_ebt_num_steps on the last landscape only, one step on the others"
     )

@@ -1,1 +1,1 @@
-"""What every room needs, and what needs none of them: the standard library, and rich inside of functions."""
+"""What all other rooms use. It imports the standard library alone, and rich inside of functions."""

@@ -1,4 +1,4 @@
-"""How many CPUs are this process's own: not always those of the machine, and not always those that it may run on."""
+"""How many CPUs a process should use, by what it is bound to, its control groups and Slurm."""
 
 from __future__ import annotations
 

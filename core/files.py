@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old content or the new one, never a half."""
+"""Writing files atomically: a crash leaves the old content or the new one, never a part of it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
-    """Add one JSON object as one line, in one write; what a crash left half-written stays a line of its own."""
+    """Add one JSON object as one line, in one write; what a crash left half-written stays a separate line."""
     with open(path, "ab+") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))

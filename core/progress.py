@@ -1,4 +1,4 @@
-"""The one display of how far long work is: a bar on a terminal, a line now and then in a log file."""
+"""The one display of progress: a bar on a terminal, a line from time to time in a log file."""
 
 from __future__ import annotations
 

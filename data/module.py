@@ -341,7 +341,7 @@ class DataModule(pl.LightningDataModule):
         changed = [key for key, (value, _) in now.items() if state_dict[key] != value]
         if changed:
             raise UserError(
-                "--resume_training_ckpt: the batches to come would not be those of the run it goes on from. "
+                "--resume_training_ckpt: the batches to come would not be those of the run that is resumed. "
                 + " ".join(
                     f"{key} was {state_dict[key]} and is {now[key][0]}: set {now[key][1]} back to what that run had."
                     for key in changed

@@ -1,4 +1,4 @@
-"""What every model has, whatever its task: one step of training, an evaluation, and what the trainer asks besides."""
+"""What every model has, whatever its task: one step of training, an evaluation, and what the trainer needs besides."""
 
 from __future__ import annotations
 

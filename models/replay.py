@@ -1,4 +1,4 @@
-"""Predictions of earlier batches to start from again, so that the walk learns to continue from its own ends."""
+"""Predictions of earlier batches, from which some walks of a batch start, so that the model learns to continue them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def made_or_test(file: Path) -> bool:
 
 @cache
 def code() -> str:
-    return "\n".join(file.read_text() for file in code_files())
+    return "\n".join(file.read_text() for file in [*code_files(), ROOT / "Makefile"])
 
 
 def letters_of(source: str) -> set[str]:
@@ -57,12 +57,12 @@ def test_shape_letters_are_recognised() -> None:
 
 
 def test_lists_are_not_empty_and_name_each_once() -> None:
-    for heading in ("Words", "Shape letters"):
+    for heading in ("Words", "Words of this project", "Shape letters"):
         names = listed(heading)
         assert len(names) >= 7 and len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("word", listed("Words"))
+@pytest.mark.parametrize("word", [*listed("Words"), *listed("Words of this project")])
 def test_every_listed_word_is_in_the_code(word: str) -> None:
     assert re.search(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", code()), f"no code says {word!r}"
 
@@ -72,6 +72,7 @@ def test_every_listed_shape_letter_is_in_the_code(letter: str) -> None:
     assert letter in letters_of_all() or re.search(rf", {letter}\b", code()), f"no shape in the code has a {letter}"
 
 
+@cache
 def letters_of_all() -> set[str]:
     return set().union(*(letters_of(file.read_text()) for file in code_files()))
 

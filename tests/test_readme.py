@@ -18,6 +18,7 @@ from core.commands import CommandParser
 from core.notify import hide
 from inference.commands import parse
 from tests.conftest import ROOT, Door
+from tests.support.example_task import import_example
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"(?:^|(?<=`))python (?:train_model\.py|-m inference)(?: [^`\n]*)?(?=`|$)", re.MULTILINE)
@@ -42,7 +43,8 @@ def words(command: str) -> list[str]:
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the settings file that the pages speak of."""
+    """A folder with the settings file and the task that the pages speak of."""
+    import_example(tmp_path, monkeypatch)
     (tmp_path / "run.yaml").write_text("model_size: 4xs\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -70,7 +72,8 @@ def test_every_command_parses(
         with pytest.raises(SystemExit) as leaving:
             parse_command_line(words(command))
         assert leaving.value.code == 0
-        assert (words(command)[1:] or ["--max_steps"])[0] in capsys.readouterr().out
+        topic = [*words(command), "--max_steps"][words(command).index("--help") + 1]
+        assert topic in capsys.readouterr().out.lower()
     else:
         parse_command_line(hide(words(command)))
 

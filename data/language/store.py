@@ -170,7 +170,7 @@ def _hash(*parts: object) -> str:
 
 
 def read_documents(source: Source, settings: Text) -> Iterator[Document]:
-    """Every document once, with its split; rows without text are left out. --max_documents counts per native split."""
+    """Every document once, with its split; rows without text are skipped. --max_documents counts per native split."""
     missing = missing_shares(source, settings)
     seen: set[bytes] = set()
     rows = empty = 0
@@ -195,7 +195,7 @@ def read_documents(source: Source, settings: Text) -> Iterator[Document]:
         raise UserError(f"--{flag} is {getattr(settings, flag)!r}: {what}; choose another that has.")
     if empty and not source.warned:
         source.warned = True
-        print_note(f"{empty:,} of {rows:,} documents have no text and were left out.")
+        print_note(f"{empty:,} of {rows:,} documents have no text and were skipped.")
 
 
 def missing_shares(source: Source, settings: Text) -> dict[str, float]:

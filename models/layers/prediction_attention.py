@@ -1,6 +1,6 @@
 """Attention of predictions to what was observed and to themselves, differentiable twice.
 
-    A, w = softmax([scale * q K^T + bias, scale * q.k])      weights of the observed positions, and of oneself
+    A, w = softmax([scale * q K^T + bias, scale * q.k])      weights of the observed positions, and of itself
     o    = A V + w v
 
 The fused kernels have no second derivative, and autograd builds one from some thirty passes over the scores. Here the

@@ -90,7 +90,7 @@ def test_help_of_a_group_has_details(
     monkeypatch.setenv("COLUMNS", "120")
     text = help_of(argv, capsys)
     lines = [line.strip() for line in text.splitlines()]
-    assert lines[0] == "OPTIMIZER  how the weights move" and "--max_steps" not in text
+    assert lines[0] == "OPTIMIZER  how the weights are updated" and "--max_steps" not in text
     assert "--optimizer WORD             which optimizer {[adamw], adafactor, sgd}" in lines
     assert "a number from 0 to 0.9999" in lines and "only with --optimizer adamw" in lines
     assert "a whole number of at least 0" in lines

@@ -200,7 +200,7 @@ def test_the_table_shows_value_source_and_what_was_changed(tmp_path: Path) -> No
     assert rows["embedding_dim"] == ("*", "embedding_dim", "256", "size table")
     assert rows["wandb_tags"] == ("*", "wandb_tags", "[a, b]", "command line")
     assert rows["tie_embeddings"] == (" ", "tie_embeddings", "true", "default")
-    assert "OPTIMIZER  how the weights move" in lines and lines[-1] == "* differs from the default"
+    assert "OPTIMIZER  how the weights are updated" in lines and lines[-1] == "* differs from the default"
 
 
 def test_the_table_of_bare_settings_needs_no_sources() -> None:

@@ -1,4 +1,4 @@
-"""Prints the docstrings of Python files as JSON; `pydocs` runs several of it side by side.
+"""Prints the docstrings of Python files as JSON; `pydocs` runs several processes of it.
 
 A separate script that imports nothing of the project: parsing the library is bound by the interpreter's lock, and a
 process that has to import this package first would take longer than the parsing.

@@ -1,4 +1,4 @@
-"""synthetic: random text of a fixed seed, read from nowhere; a leak that shows with it too is not the data's."""
+"""synthetic: random text of a fixed seed, read from nowhere; memory that grows with it too is not lost by the data."""
 
 from __future__ import annotations
 
