@@ -19,6 +19,7 @@ LARGEST = 2**63 - 1
 FROM_SIZE = "size table"  # default of a field that --model_size fills in
 
 Affects = Literal["result", "speed", "record"]
+Decides = Literal["data", "unit", "row"]
 
 
 def flag(
@@ -40,6 +41,7 @@ def flag(
     of_model: bool = False,
     of_shape: bool = False,
     changeable: bool = False,
+    decides: Decides | None = None,
 ) -> Any:
     """A dataclass field that is also a flag.
 
@@ -53,6 +55,8 @@ def flag(
     of_model: a checkpoint's weights belong to this value, so a later run takes it over from there; flags of a group
     that only some tasks have are of the model anyway. of_shape: weights of another value have another shape.
     changeable: a resumed run may have another value, though it affects the result.
+    decides: what runs must share whose results are compared. data: which data is evaluated; unit: what a unit of it is;
+    row: how many units a row has.
     """
     metadata = dict(locals())
     del metadata["default"]
@@ -95,6 +99,7 @@ class Flag:
     of_model: bool
     of_shape: bool
     changeable: bool
+    decides: Decides | None
 
     @property
     def on(self) -> tuple[str, ...]:

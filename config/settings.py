@@ -197,7 +197,7 @@ class Transformer:
 
     section: ClassVar[str] = "architecture"
 
-    context_length: int = flag(64, "tokens of context, S", low=1, shown_first=2)
+    context_length: int = flag(64, "tokens of context, S", low=1, shown_first=2, decides="row")
     num_transformer_blocks: int = flag(
         FROM_SIZE, "layers, L", low=1, aliases=("override_transformer_blocks",), of_shape=True
     )
@@ -222,14 +222,14 @@ class Data:
 
     section: ClassVar[str] = "data"
 
-    dataset_name: str = flag("pydocs", "registered dataset; NAME:PART for a part of it", shown_first=1)
+    dataset_name: str = flag("pydocs", "registered dataset; NAME:PART for a part of it", shown_first=1, decides="data")
     dataset_dir: str | None = flag(
-        None, "local file, folder or glob to read instead of the hub", metavar="PATH", changeable=True
+        None, "local file, folder or glob to read instead of the hub", metavar="PATH", changeable=True, decides="data"
     )
     num_workers: int = flag(0, "loader processes; 0 loads in the training process", low=0, affects="speed")
     prefetch_factor: int = flag(2, "batches each loader process keeps ready", low=1, affects="speed")
-    validation_split_pct: float = flag(0.05, "share of the documents for validation", low=0, high=0.9)
-    test_split_pct: float = flag(0.05, "share of the documents for the test", low=0, high=0.9)
+    validation_split_pct: float = flag(0.05, "share of the documents for validation", low=0, high=0.9, decides="data")
+    test_split_pct: float = flag(0.05, "share of the documents for the test", low=0, high=0.9, decides="data")
     no_shuffle: bool = flag(False, "read the training rows in order; for debugging")
     no_randomness_dataloader: bool = flag(False, "the same order of batches whatever the seed")
 
@@ -238,14 +238,15 @@ class Data:
 class Text(Data):
     __doc__ = Data.__doc__
 
-    text_field: str = flag("text", "field that holds the text in jsonl, csv, parquet and arrow files")
-    max_documents: int = flag(0, "read at most so many documents; 0 is all", low=0)
+    text_field: str = flag("text", "field that holds the text in jsonl, csv, parquet and arrow files", decides="data")
+    max_documents: int = flag(0, "read at most so many documents; 0 is all", low=0, decides="data")
     tokenizer: str = flag(
         "bytes",
         "bytes, bpe:SIZE, or a Hugging Face name or folder",
         shown_first=2,
         of_model=True,
         of_shape=True,
+        decides="unit",
         check=check_tokenizer,
     )
     pretokenize_dataset: bool = flag(True, "keep the tokens in a cache on disk, shared between runs", affects="speed")

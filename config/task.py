@@ -12,10 +12,12 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from core.errors import UserError
 from core.text import format_value, join_words
+
+from .flags import Decides
 
 Results = Mapping[str, float]
 SplitFacts = Mapping[str, float]
@@ -44,6 +46,7 @@ class Measure:
     split: bool = True
     scale: float | None = None  # a change that matters; None: the first value measured
     derive: Callable[[Results, SplitFacts], float] | None = None  # from other results and facts of the split
+    instead: str = ""  # the measure that says the same for any unit, to compare runs by whose units differ
 
     @property
     def is_pattern(self) -> bool:
@@ -143,17 +146,21 @@ def task_of_legacy_names(modality: str | None, image_task: str | None) -> str:
 
 def task_record(task: TaskFacts, values: Mapping[str, Any]) -> dict[str, Any]:
     """What task.json of a run folder holds: all that reading a run later needs to know of its task."""
+    from .settings import task_flags  # which needs what stands here
+
     measures = task.measures(values)
+    flags = task_flags(task).flags.values()
     return {
         "name": task.name,
         "unit": task.unit,
         "headline": headline(measures),
         "models": dict(task.models),
         "measures": [
-            {key: getattr(measure, key) for key in ("name", "title", "unit", "better", "split", "scale")}
+            {key: getattr(measure, key) for key in ("name", "title", "unit", "better", "split", "scale", "instead")}
             for measure in measures
         ],
         "twin": dict(task.twin),
+        "decides": {kind: [flag.name for flag in flags if flag.decides == kind] for kind in get_args(Decides)},
     }
 
 

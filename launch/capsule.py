@@ -41,7 +41,7 @@ from launch.script import (
     read_text,
 )
 from runs import RunFolder
-from runs.folder import code_state, environment, new_run_id, run_of
+from runs.folder import code_state, environment, new_run_id, run_of, task_record_of
 
 if TYPE_CHECKING:
     from launch.submit import SubmitRequest
@@ -295,6 +295,7 @@ def write_run_files(staging: Path, row: SweepRow, script: str, sweep_dir: Path) 
     for name in SHARED_FILES:
         link(sweep_dir / name, staging / name)
     (staging / "config.json").write_text(json_text(to_dict(row.config)))
+    (staging / "task.json").write_text(json_text(task_record_of(row.config)))
     (staging / "lineage.json").write_text(json_text(lineage))
     (staging / "command.txt").write_text(shlex.join(["python", "train_model.py", *row.words]) + "\n")
     (staging / "job_script.slurm").write_text(script)

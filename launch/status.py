@@ -20,11 +20,11 @@ from rich.live import Live
 from rich.text import Text
 
 from core.commands import CommandParser
-from core.text import format_value
+from core.text import format_value, shortened
 from launch.bad_nodes import BadNode, bad_node
 from launch.slurm import ACTIVE, STATES, RunStatus, SlurmJobs, duration, jobs_of, status_of
 from runs.metrics import number_or
-from runs.run import Run, all_runs, find_run, shortened
+from runs.run import Run, all_runs, find_run
 
 NEWEST = 20  # runs shown in addition to active ones
 WATCH_INTERVAL = 5.0  # seconds between two reads of the run folders with --watch

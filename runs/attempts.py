@@ -96,7 +96,7 @@ def stamp(seconds: float) -> str:
 def cause_by_slurm(fields: dict[str, str], restart: int) -> str | None:
     """Why Slurm ends this start (its `restart`-th) of a job, or ended it; None where it does not say.
 
-    A job that is preempted without a grace time cannot be signal from one that a person requeued.
+    A job that is preempted without a grace time looks like one that a person requeued.
     """
     state, preempted, restarts = (fields.get(name, "") for name in ("JobState", "PreemptTime", "Restarts"))
     if preempted[:1].isdigit() and preempted >= fields.get("StartTime", "9"):  # and not in an earlier attempt

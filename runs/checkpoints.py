@@ -119,6 +119,6 @@ class Weights:
                 shapes = ["missing" if tensor is None else tuple(tensor.shape) for tensor in (there, here)]
                 raise CheckpointError(
                     f"--{self.flag}: its weights do not fit this model: {name} is {shapes[0]} there and {shapes[1]} "
-                    "here; use the same --tokenizer, --model_size and architecture flags."
+                    "here; use the same --task, --model_size and other flags of the model."
                 )
         model.load_state_dict(self.weights)

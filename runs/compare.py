@@ -1,6 +1,7 @@
-"""Which numbers of two runs may be compared: of the same task, data, tokenizer and validated units, at the same step.
+"""Which numbers of two runs may be compared: of the same task, data, kind and number of units, at the same step.
 
-A verdict needs all of them; where one differs, the reason is given in words and the numbers are left as they are.
+A verdict needs all of them; where one differs, the reason is given in words and the numbers are left as they are. Which
+settings decide on the data and on what a unit is, the task says (task.json).
 """
 
 from __future__ import annotations
@@ -8,50 +9,61 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from config.settings import all_flags
+from config.task import measure_of
 from core.files import rows_of
 from core.text import format_value, join_words
-from runs.metrics import EVALUATED, SPLITS, TaskRecord, measure_of, number_or
+from runs.metrics import EVALUATED, TaskRecord, number_or
 
-# A loss per token depends on the tokenizer; the same in bits per byte does not.
-BITS = "valid_bits_per_byte"
-PER_TOKEN = ("loss", "perplexity")
-# The data that a loss is of, its unit, and the flags that leave out a part of the data.
-DATA = ("dataset_name", "dataset_dir", "text_field", "max_documents", "validation_split_pct", "test_split_pct")
-TOKENIZER = ("tokenizer",)
+# The flags that leave out a part of the data.
 LIMITS = ("limit_val_batches", "overfit_batches", "fast_dev_run", "debug_mode")
 Lookup = Callable[[str], Any]
 
 
 class Validation(NamedTuple):
-    """One row of a validation. value: the headline. units, bytes: how much it saw, see `extent`; 0 where the row does
-    not say."""
+    """One row of a validation. value: the headline. units: how much it saw, see `extent`; 0 where the row does not say.
+
+    unit_free, unit_free_extent: the same for runs whose units differ, where the task has a measure for that.
+    """
 
     step: int
     value: float
     units: float = 0.0
-    bits: float = math.nan
-    bytes: float = 0.0
+    unit_free: float = math.nan
+    unit_free_extent: float = 0.0
 
 
-def extent(targets: float, context_length: Any, loss: float = 0.0, bits: float = 0.0) -> float:
-    """How many units an evaluation saw, or bytes where its loss and bits per byte are given, as a number that is the
-    same for the same data only: a sample is of whole rows, and rows of another length are another sample."""
+def extent(targets: float, row_length: int, ratio: float | None = None) -> float:
+    """How many units an evaluation saw, as a number that is the same for the same data only: a sample is of whole rows,
+    and rows of another length are another sample.
+
+    ratio: how many times larger the measure per unit is than the one that is the same for any unit. Where it is given,
+    the number is one of the data and not of its units: nats per token / bits per byte gives the bytes of the tokens.
+    """
     if not targets or not math.isfinite(targets):
         return 0.0
     size = targets
-    if loss or bits:  # nats per token and bits per byte give together how many bytes the tokens are
-        size = targets * loss / (bits * math.log(2)) if bits else 0.0
+    if ratio is not None:
+        size = targets * ratio
         size = float(f"{size:.3g}") if math.isfinite(size) else 0.0
-    length = context_length if isinstance(context_length, int) else 0
-    return size + length / 1e9 if size and length and targets % length == 0 else size
+    return size + row_length / 1e9 if size and row_length and targets % row_length == 0 else size
 
 
-def value_of(settings: dict[str, Any], name: str) -> Any:
+def ratio_of(value: float, unit_free: float) -> float:
+    return value / unit_free if unit_free else 0.0
+
+
+def row_length(setting: Lookup, task: TaskRecord) -> int:
+    """How many units a row has, by the settings; 0 where none says so."""
+    lengths = [setting(name) for name in task.decides["row"]]
+    return math.prod(lengths) if lengths and all(type(length) is int for length in lengths) else 0
+
+
+def value_of(settings: Mapping[str, Any], name: str) -> Any:
     """A setting; one that a version did not have is as by default."""
     if name in settings or name not in all_flags():
         return settings.get(name)
@@ -59,7 +71,7 @@ def value_of(settings: dict[str, Any], name: str) -> Any:
     return list(default) if isinstance(default, tuple) else default
 
 
-def measured_on(settings: dict[str, Any], name: str) -> Any:
+def measured_on(settings: Mapping[str, Any], name: str) -> Any:
     """A setting of what was measured. Whether a sample came before the whole split, the rows tell themselves."""
     value = value_of(settings, name)
     return "all" if name == "limit_val_batches" and value in (None, 1) else value
@@ -76,61 +88,57 @@ def rehearsal_of(setting: Lookup) -> str | None:
     return " ".join(flags) or None
 
 
-def obstacle(a: dict[str, Any], b: dict[str, Any], metric: str) -> str | None:
+def obstacle(a: Mapping[str, Any], b: Mapping[str, Any], metric: str, task: TaskRecord) -> str | None:
     """Why a metric of these two runs says nothing about which is better, in words; None where nothing prevents it."""
     if not a or not b:
         return "the settings of one are not known"
-    for names, why in ((DATA, "other data"), (LIMITS, "other limits of validation"), (TOKENIZER, "another tokenizer")):
+    units = () if task.is_unit_free(metric) else task.decides["unit"]
+    kinds = {"other data": task.decides["data"], "other limits of validation": LIMITS}
+    for why, names in (kinds | {f"another {name.replace('_', ' ')}": (name,) for name in units}).items():
         differ = [name for name in names if measured_on(a, name) != measured_on(b, name)]
-        if differ and not (names is TOKENIZER and metric == BITS):
-            flags = [
-                f"--{name} {format_value(measured_on(a, name))} and {format_value(measured_on(b, name))}"
-                for name in differ
-            ]
+        flags = [
+            f"--{name} {format_value(measured_on(a, name))} and {format_value(measured_on(b, name))}" for name in differ
+        ]
+        if flags:
             return f"{why} ({join_words(flags, 'and')})"
     return None
 
 
-def kind_of(setting: Lookup, metric: str, size: float) -> Hashable:
+def kind_of(setting: Lookup, task: TaskRecord, metric: str, size: float) -> Hashable:
     """Runs of one kind can be ranked by the metric. size: the extent of what was evaluated."""
     split = metric.partition("_")[0]
-    if split not in ("train", "valid", "test"):
-        return None
-    bits = metric.endswith("bits_per_byte")
-    names = DATA if bits else (*DATA, *TOKENIZER)
-    return (*(format_value(setting(name)) for name in names), 0 if split == "train" else size)
+    if split not in ("train", *EVALUATED):
+        return task.name
+    names = (*task.decides["data"], *(() if task.is_unit_free(metric) else task.decides["unit"]))
+    return (task.name, *(format_value(setting(name)) for name in names), 0 if split == "train" else size)
 
 
 def needs_of(column: str, task: TaskRecord) -> list[str]:
-    """What must be the same in runs whose values of a column are compared: data, limits, overfitting, tokenizer."""
+    """What must be the same in runs whose values of a column are compared: data, limits, overfitting, unit."""
     split = column.partition("_")[0]
+    unit = [] if task.is_unit_free(column) else ["unit"]
     if split in EVALUATED:
-        return ["data", "limits"] if column.endswith("_bits_per_byte") else ["data", "limits", "tokenizer"]
+        return ["data", "limits", *unit]
     is_result = split == "train" or (task.sign(column) != 0 and measure_of(column, task.measures) is not None)
-    return ["data", "overfitting", "tokenizer"] if is_result else []
+    return ["data", "overfitting", *unit] if is_result else []
 
 
-def instead_of(column: str) -> str | None:
-    """The column that measures the same as this one for any tokenizer."""
-    split, _, name = column.partition("_")
-    return f"{split}_bits_per_byte" if split in SPLITS and name in PER_TOKEN else None
-
-
-def validations_of(path: Path, context_length: Any, headline: str) -> list[Validation]:
+def validations_of(path: Path, setting: Lookup, task: TaskRecord) -> list[Validation]:
     """The validations of a run's folder, in the order in which they were written."""
-    quoted = json.dumps(headline).encode()
+    quoted = json.dumps(task.headline).encode()
     try:
         with open(path / "metrics.jsonl", "rb") as file:
             lines = [line for line in file if quoted in line]  # one row of many is a validation
     except OSError:
         return []
+    length, instead = row_length(setting, task), task.instead_of(task.headline)
     validations = []
     for row in rows_of(b"".join(lines)):
-        step, value, targets, bits = (row.get(name) for name in ("step", headline, "valid_targets", BITS))
+        step, value = row.get("step"), row.get(task.headline)
         if isinstance(step, int) and isinstance(value, int | float) and math.isfinite(value):
-            seen, coded = (number_or(number, 0.0) for number in (targets, bits))
-            sizes = extent(seen, context_length), extent(seen, context_length, value, coded)
-            validations.append(Validation(step, value, sizes[0], coded, sizes[1]))
+            targets, other = (number_or(row.get(name or ""), 0.0) for name in ("valid_targets", instead))
+            sizes = extent(targets, length), extent(targets, length, ratio_of(value, other))
+            validations.append(Validation(step, value, sizes[0], other, sizes[1]))
     return validations
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.commands import CommandParser
-from core.text import format_value
+from core.text import format_duration, format_number, format_value
 from runs.index import IndexedRun
 from runs.run import Run
-from runs.summary import NOT_COMPARED, differences, duration, figure, record_of
+from runs.summary import differences, record_of
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -72,19 +72,23 @@ def print_rows(title: str, rows: dict[str, tuple[str, str]]) -> None:
     print()
 
 
+def data_names(a: IndexedRun, b: IndexedRun) -> set[str]:
+    """The settings of the data: its group, and those by which a task chooses its data."""
+    return {name for run in (a, b) for name in (*run.config.get("data", {}), *run.task.decides["data"])}
+
+
 def setting_rows(a: IndexedRun, b: IndexedRun) -> dict[str, tuple[str, str]]:
     """All but the settings of the data, which data_rows has."""
-    data = {name for record in (a, b) for name in record.config.get("data", {})}
-    changed = differences(a.settings, b.settings).items()
+    changed, data = differences(a.settings, b.settings).items(), data_names(a, b)
     return {format_value(name): pair(a, b, name, values) for name, values in changed if name not in data}
 
 
 def data_rows(a: IndexedRun, b: IndexedRun) -> dict[str, tuple[str, str]]:
-    changed = differences(a.config.get("data", {}), b.config.get("data", {})).items()
-    rows = {format_value(name): pair(a, b, name, values) for name, values in changed}
+    changed, data = differences(a.settings, b.settings).items(), data_names(a, b)
+    rows = {format_value(name): pair(a, b, name, values) for name, values in changed if name in data}
     sizes = a.last.get("valid_targets"), b.last.get("valid_targets")
     if None not in sizes and sizes[0] != sizes[1]:
-        rows[f"{a.task.unit} of a validation"] = figure(sizes[0]), figure(sizes[1])
+        rows[f"{a.task.unit} of a validation"] = format_number(sizes[0]), format_number(sizes[1])
     return rows
 
 
@@ -102,12 +106,12 @@ def result_rows(a: IndexedRun, b: IndexedRun) -> dict[str, tuple[str, str]]:
     rows = {}
     for name in dict.fromkeys(("step", a.task.unit, b.task.unit, "flops", "seconds")):
         if name in a.last or name in b.last:
-            text = duration if name == "seconds" else figure
+            text = format_duration if name == "seconds" else format_number
             one, other = (text(record.last[name]) if name in record.last else "" for record in (a, b))
             rows["time" if name == "seconds" else name] = one, other
     for name in a.best:
         if name in b.best and name.startswith(("train_", "valid_", "test_")) and not name.endswith("_targets"):
-            rows[f"best {name}"] = figure(a.best[name][0]), figure(b.best[name][0])
+            rows[f"best {name}"] = format_number(a.best[name][0]), format_number(b.best[name][0])
     return rows
 
 
@@ -121,7 +125,7 @@ def environment_rows(a: Run, b: Run) -> dict[str, tuple[str, str]]:
     return {
         format_value(name): (format_value(flat[0].get(name, "?")), format_value(flat[1].get(name, "?")))
         for name in dict.fromkeys([*flat[0], *flat[1]])
-        if flat[0].get(name, "?") != flat[1].get(name, "?") and name not in NOT_COMPARED
+        if flat[0].get(name, "?") != flat[1].get(name, "?")
     }
 
 

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from config import RunConfig
-from config.record import to_dict
+from config.record import to_dict, values_of
+from config.task import find_task, task_record
 from core.environment import JOB_RUN_DIR, LINEAGE, RUN_DIR
 from core.errors import UserError
 from core.files import append_row, read_rows, write_json, write_text
 from runs.attempts import Attempt, cause_of_error, cause_of_killed, merge_attempts, stamp
 from runs.lock import Lock
-from runs.metrics import LANGUAGE
 from runs.process import EXIT_RESUMABLE, signals
 from runs.ranks import is_first_process, process_rank
 from runs.slurm import slurm_job
@@ -53,7 +53,7 @@ class RunError(UserError):
 
 
 class RunFolder:
-    """Paths and records of one run. `create` makes it, `open` takes it up again."""
+    """Paths and records of one run. `create` makes a new one, `open` is for one that exists."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -178,16 +178,16 @@ class RunFolder:
         """
         for row in merge_attempts(read_rows(self.attempts)):
             if "start" in row and "end" not in row:
-                seen = max(file.stat().st_mtime for file in (self.attempts, self.metrics) if file.exists())
+                last_change = max(file.stat().st_mtime for file in (self.attempts, self.metrics) if file.exists())
                 why = cause or cause_of_killed(row, slurm_job())
-                self.record_end(row["attempt"], self.last_seen_step(row), why, seen)
+                self.record_end(row["attempt"], self.last_seen_step(row), why, last_change)
 
     def last_seen_step(self, attempt: dict[str, Any]) -> int:
         """The last step that an attempt shows traces of: in a checkpoint, a row of metrics or its heartbeat."""
         steps = [row.get("step") for row in read_rows(self.metrics)]
         try:
-            alive = json.loads((self.path / "heartbeat.json").read_bytes())
-            steps.append(alive["step"] if stamp(alive["time"]) >= attempt["start"] else 0)
+            heartbeat = json.loads((self.path / "heartbeat.json").read_bytes())
+            steps.append(heartbeat["step"] if stamp(heartbeat["time"]) >= attempt["start"] else 0)
         except (OSError, ValueError, KeyError, TypeError):
             pass  # it did not live long enough for one
         numbers = [step for step in steps if isinstance(step, int)]
@@ -242,7 +242,7 @@ def record(folder: Path, config: RunConfig) -> None:
 
 def task_record_of(config: RunConfig) -> dict[str, Any]:
     """What task.json says of the task of this run."""
-    return LANGUAGE
+    return task_record(find_task(config.run.task), values_of(config))
 
 
 def run_of(code: Path) -> Path | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from core.progress import progress
+from core.text import format_time, plural
 from runs.compare import rehearsal_of
 from runs.lock import lack_of_locks
 from runs.metrics import LANGUAGE_TASK, MetricSummary, TaskRecord, number_or, summarise_metrics, task_from_text
@@ -77,7 +78,7 @@ class Database:
         """All rows by run, and the texts by id; nothing where there is nothing to be read."""
         if not (self.path.parent / "runs").is_dir():  # no folder of runs, so no place for a file of ours
             return {}, {}
-        if problem := lack_of_locks(self.path.parent):  # SQLite would wait for one until its patience ends
+        if problem := lack_of_locks(self.path.parent):  # SQLite would wait for one until its timeout
             self.give_up(problem)
             return {}, {}
         try:
@@ -266,7 +267,7 @@ FIELDS: dict[str, Callable[[IndexedRun], Any]] = {
     "id": lambda record: record.run_id,
     "name": lambda record: record.name,
     "state": lambda record: record.state,
-    "began": lambda record: clock(record.began),
+    "began": lambda record: format_time(record.began),
     "attempts": lambda record: record.facts["attempts"],
     "tags": lambda record: record.facts["tags"],
     "archived": lambda record: record.is_archived,
@@ -274,14 +275,6 @@ FIELDS: dict[str, Callable[[IndexedRun], Any]] = {
     "note": lambda record: record.facts["note"],
     "rehearsal": lambda record: rehearsal_of(record.value),
 }
-
-
-def clock(seconds: float) -> str:
-    """A time of day, so written that texts are ordered as times are."""
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-    except (OverflowError, ValueError, OSError):
-        return "?"
 
 
 def select_runs(records: Iterable[IndexedRun], where: Expression | None, archived: bool = False) -> list[IndexedRun]:
@@ -376,9 +369,8 @@ def read(path: Path, stamps: str, before: Row | None) -> tuple[Row, dict[str, st
     task = ""
     texts = dict(groups)
     if run.task is not LANGUAGE_TASK:
-        record = (path / "task.json").read_text()
-        task = text_id(record)
-        texts[task] = record
+        task = text_id(run.task_text)
+        texts[task] = run.task_text
     same_task = before is not None and before.task == task  # or the best values are of other columns
     summary = summarise_metrics(path / "metrics.jsonl", run.task, metric_summary_of(before) if same_task else None)
     last = run.attempts[-1] if run.attempts else {}
@@ -427,6 +419,6 @@ def problems_of(run: Run, summary: MetricSummary) -> list[str]:
     if not summary.rows and any(number_or(attempt.get("last_step"), 0.0) > 0 for attempt in run.attempts):
         problems.append("metrics.jsonl is missing or cannot be read")
     if summary.damaged:
-        lines = "a line" if summary.damaged == 1 else f"{summary.damaged} lines"
+        lines = "a line" if summary.damaged == 1 else plural(summary.damaged, "line")
         problems.append(f"{lines} of metrics.jsonl cannot be read")
     return problems

@@ -16,8 +16,8 @@ from typing import Any
 from core.commands import CommandParser
 from core.errors import UserError
 from core.files import append_row, write_text
-from core.text import format_value, join_words
-from runs.index import IndexedRun, clock, load, with_progress
+from core.text import format_time, format_value, join_words, plural
+from runs.index import IndexedRun, load, with_progress
 from runs.run import Note, Run, find_run
 from runs.summary import summarise
 
@@ -110,7 +110,7 @@ def journal(argv: list[str]) -> int:
         write_text(Path(options.out), text)
     except OSError as error:
         raise UserError(f"--out is {format_value(options.out)}: cannot write there ({error.strerror}).") from None
-    print(f"{format_value(options.out)} has the journal of {len(ids or records):,} runs.")
+    print(f"{format_value(options.out)} has the journal of {plural(len(ids or records), 'run')}.")
     return 0
 
 
@@ -124,8 +124,8 @@ def diary(records: Sequence[IndexedRun], ids: Iterable[str] = ()) -> str:
             entries += [(note.time or record.began, note_entry(record, note)) for note in record.run.notes]
     lines, day = ["# Journal", ""], ""
     for when, entry in sorted(entries, key=lambda entry: entry[0]):
-        if clock(when)[:10] != day:
-            day = clock(when)[:10]
+        if format_time(when)[:10] != day:
+            day = format_time(when)[:10]
             lines += [f"## {day}", ""]
         lines += [entry, ""]
     return "\n".join(lines)
@@ -134,7 +134,7 @@ def diary(records: Sequence[IndexedRun], ids: Iterable[str] = ()) -> str:
 def run_entry(record: IndexedRun, records: Sequence[IndexedRun]) -> str:
     words = summarise(record, records)
     tags = "".join(f" [{escaped(tag)}]" for tag in record.facts["tags"])
-    lines = [f"### {clock(record.began)[11:16]} {escaped(record.run_id)}: {record.state}{tags}", ""]
+    lines = [f"### {format_time(record.began)[11:16]} {escaped(record.run_id)}: {record.state}{tags}", ""]
     for title, sentences in (
         ("Summary", words.summary),
         ("Stats", words.stats),
@@ -149,7 +149,7 @@ def run_entry(record: IndexedRun, records: Sequence[IndexedRun]) -> str:
 def note_entry(record: IndexedRun, note: Note) -> str:
     """Its Markdown is the writer's own; what a browser would take for HTML is not."""
     text = note.text.replace("&", "&amp;").replace("<", "&lt;").replace("\n", "\n  ")
-    return f"- {clock(note.time)[11:16]} **{escaped(note.tag)}** ({escaped(record.run_id)}) {text}"
+    return f"- {format_time(note.time)[11:16]} **{escaped(note.tag)}** ({escaped(record.run_id)}) {text}"
 
 
 def escaped(text: str) -> str:
@@ -174,7 +174,7 @@ def todo(argv: list[str]) -> int:
         return 0
     for number, (record, note) in enumerate(left, 1):
         print(
-            f"{number:>3}  {note.tag:5} {clock(note.time)[:10]}  {format_value(first_line(note))}  "
+            f"{number:>3}  {note.tag:5} {format_time(note.time)[:10]}  {format_value(first_line(note))}  "
             f"({format_value(record.run_id)})"
         )
     if not left:

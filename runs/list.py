@@ -10,23 +10,22 @@ from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from config.record import flags_shown_first, record_flags
 from config.settings import all_flags
+from config.task import SPLITS
 from core.commands import CommandParser
 from core.errors import UserError
-from core.text import format_value, join_words
-from runs.compare import BITS, extent, kind_of
+from core.text import format_duration, format_number, format_value, join_words, plural, shortened
+from runs.compare import extent, kind_of, ratio_of, row_length
 from runs.index import FIELDS, IndexedRun, load, select_runs
 from runs.metrics import LANGUAGE_TASK, Metric, TaskRecord
 from runs.query import Comparison, as_list, error_at, leaves, number, parse
-from runs.run import shortened
-from runs.summary import NOT_COMPARED, duration, figure
 
 NEWEST = 30  # runs that are shown unless more are asked for
 VARYING = 4  # columns of settings that differ between the shown runs
 SHORT_ID = 24  # characters of the id of a run of a sweep, on a terminal
 SHORT_HEADING = 12  # of a swept flag, where there is no room for all of them
 BEST = 5  # runs that `best` shows, and kinds of runs
-KEY = ("model_name", "model_size", "ebt_type", "recipe", "dataset_name")  # shown first where they vary
 
 
 def list_runs(argv: list[str]) -> int:
@@ -98,16 +97,14 @@ def best(argv: list[str]) -> int:
         raise UserError(f"METRIC is {format_value(metric)}: no run that fits can be ranked by it. {left_out}")
     kinds: dict[Hashable, list[IndexedRun]] = {}
     for record in ranked_runs:
-        kind = record.task.name, kind_of(record.value, metric, extent_of(record, metric))
+        kind = kind_of(record.value, record.task, metric, extent_of(record, metric))
         kinds.setdefault(kind, []).append(record)
     ranked = sorted(kinds.values(), key=len, reverse=True)
     for alike in ranked[:BEST]:
-        show_best(alike, metric, better, several=len(ranked) > 1)
+        on = data_words(alike[0], ranked_runs) if len(ranked) > 1 else ""
+        show_best(alike, metric, better, on)
     if len(ranked) > 1:
-        has_bits = metric == headline and any(BITS in record.best for record in ranked_runs)
-        bits = ", and bits per byte where only the tokenizer differs" if has_bits else ""
-        same = f"of the same data, tokenizer and validated {ranked_runs[0].task.unit}{bits}"
-        print(f"Only runs of one line can be compared: {same}.")
+        print(f"Only runs of one line can be compared: {what_they_share(ranked_runs, metric)}.")
     if len(ranked) > BEST:
         print(f"{len(ranked) - BEST:,} more kinds of runs are not shown: choose with --where.")
     if left_out:
@@ -115,35 +112,58 @@ def best(argv: list[str]) -> int:
     return 0
 
 
-def show_best(records: list[IndexedRun], metric: str, better: str, several: bool) -> None:
-    """The best of runs that can be compared, and those next to it."""
+def what_they_share(records: Sequence[IndexedRun], metric: str) -> str:
+    """What runs have in common that are ranked together, in words."""
+    task = records[0].task
+    units = [name.replace("_", " ") for name in task.decides["unit"]]
+    same = f"of the same {join_words(['data', *units, f'validated {task.unit}'], 'and')}"
+    instead = task.instead_of(metric) if metric == task.headline else None
+    if instead is None or not units or not any(instead in record.best for record in records):
+        return same
+    title = task.measure(instead).title.removeprefix(f"{SPLITS[instead.partition('_')[0]]} ")
+    return f"{same}, and {title} where only the {join_words(units, 'and')} differs"
+
+
+def data_words(record: IndexedRun, records: Sequence[IndexedRun]) -> str:
+    """What a run was evaluated on: the settings that tables show first, and those that differ among `records`."""
+    names = (*record.task.decides["data"], *record.task.decides["unit"])
+    values = {name: format_value(record.value(name)) for name in names}
+    first = [value for name, value in values.items() if name in flags_shown_first()]
+    others = [
+        f"{name} {value}"
+        for name, value in values.items()
+        if name not in flags_shown_first() and any(format_value(other.value(name)) != value for other in records)
+    ]
+    return ", ".join([*first, *others])
+
+
+def show_best(records: list[IndexedRun], metric: str, better: str, on: str) -> None:
+    """The best of runs that can be compared, and those next to it. on: the data, where others are of other data."""
     records.sort(key=lambda record: record.best[metric][0], reverse=better == "higher")
     value, step = records[0].best[metric]
     at = "" if step is None else f" at step {step:,}"
     place = f"the {better[:-2]}est of {len(records):,}"
-    setting = records[0].value
-    seen = records[0].best.get(f"{metric.partition('_')[0]}_targets", (0, None))[0]
-    on = f" on {format_value(setting('dataset_name'))}, {format_value(setting('tokenizer'))}" if several else ""
+    targets = records[0].best.get(f"{metric.partition('_')[0]}_targets", (0, None))[0]
     task = records[0].task
-    on += f", {seen:,.0f} {task.unit}" if several and seen else ""
-    print(f"{format_value(records[0].run_id)}: {task.measure(metric).title} {figure(value)}{at}, {place}{on}.")
+    on = f" on {on}{f', {targets:,.0f} {task.unit}' if targets else ''}" if on else ""
+    print(f"{format_value(records[0].run_id)}: {task.measure(metric).title} {format_number(value)}{at}, {place}{on}.")
     show_table(records[:BEST], ["id", f"best.{metric}", *varying(records[:BEST])])
 
 
 def extent_of(record: IndexedRun, metric: str) -> float:
     """What the best of a split was measured over."""
-    split = metric.partition("_")[0]
-    targets, loss, bits = (
-        record.best.get(f"{split}_{name}", (0.0, None))[0] for name in ("targets", "loss", "bits_per_byte")
-    )
-    in_bytes = (loss, bits) if metric.endswith("bits_per_byte") else ()
-    return extent(targets, record.value("context_length"), *in_bytes)
+    task, split = record.task, metric.partition("_")[0]
+    headline = task.headline_on(split)
+    names = f"{split}_targets", headline, task.instead_of(headline) or ""
+    targets, value, other = (record.best.get(name, (0.0, None))[0] for name in names)
+    ratio = ratio_of(value, other) if task.is_unit_free(metric) else None
+    return extent(targets, row_length(record.value, task), ratio)
 
 
 def left_out_line(count: int) -> str:
     if not count:
         return ""
-    runs = "1 run is" if count == 1 else f"{count:,} runs are"
+    runs = f"{plural(count, 'run')} {'is' if count == 1 else 'are'}"
     return (
         f"{runs} left out: a rehearsal, validated on a part of the split, or not trained yet; "
         "python -m runs list --where rehearsal shows which."
@@ -292,11 +312,11 @@ def varying(rows: Sequence[IndexedRun]) -> list[str]:
     """The few settings that distinguish these runs best."""
     counts: dict[str, int] = {}
     for name in dict.fromkeys(name for record in rows for name in record.settings):
-        if name not in NOT_COMPARED:
+        if name not in record_flags():
             counts[name] = len({format_value(record.settings.get(name)) for record in rows if record.settings})
     varied = [name for name, count in counts.items() if count > 1]
     swept = swept_flags(rows)
-    first = [*swept, *KEY]
+    first = [*swept, *flags_shown_first(1)]
     varied.sort(key=lambda name: first.index(name) if name in first else len(first))
     return varied[: max(VARYING, len(swept))]
 
@@ -382,11 +402,11 @@ def cell(name: str, value: Any) -> str:
     if value is None:
         return ""
     if name == "seconds":
-        return duration(value)
+        return format_duration(value)
     if isinstance(value, list):
         return " ".join(map(format_value, value))
     measured = isinstance(value, int | float) and not isinstance(value, bool) and name not in all_flags()
-    return figure(value) if measured else format_value(value)
+    return format_number(value) if measured else format_value(value)
 
 
 def closing_line(
@@ -399,7 +419,7 @@ def closing_line(
     sentence = (
         f"{len(rows):,} of {len(matches):,} runs; --all shows all."
         if len(rows) < len(matches)
-        else f"{len(rows):,} runs."
+        else f"{plural(len(rows), 'run')}."
     )
     if not matches:
         sentence = f"None of the {len(records):,} runs in {logs} fits."
@@ -410,4 +430,4 @@ def closing_line(
         sentence += f" Of {damaged:,} something is missing: python -m runs show RUN says what."
     if any(map(is_marked, rows)):
         sentence += " * rehearsed, or validated on a part of the split: not ranked."
-    return sentence.replace("1 runs.", "1 run.") if len(rows) == 1 == len(matches) else sentence
+    return sentence

@@ -69,7 +69,7 @@ def remove(argv: list[str]) -> int:
         print("Nothing was deleted.")
         return 1
     for run in runs:
-        may_be_removed(run, Path(options.logs_dir))  # it may have begun while the question stood there
+        may_be_removed(run, Path(options.logs_dir))  # it may have begun while nobody answered
         change(run, partial(delete, run.path))
         print(f"{format_value(run.run_id)} is deleted.")
     return 0

@@ -7,25 +7,26 @@ judged by, and its measures. Columns of every task (step, seconds, gradient_norm
 from __future__ import annotations
 
 import csv
-import fnmatch
 import io
 import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from statistics import fmean
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, get_args
 from zlib import crc32
 
+from config.flags import Decides
+from config.record import from_dict, values_of
+from config.task import DEFAULT_TASK, SPLITS, Measure, find_task, measure_of, task_record
 from core.commands import CommandParser
 from core.errors import UserError
 from core.files import rows_of, write_text
 from core.text import format_value
 
-SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 EVALUATED = ("valid", "test")  # splits of which a row says how many units it saw, in SPLIT_targets
 Better = Literal["lower", "higher"] | None
 
@@ -39,64 +40,6 @@ class Metric:
     better: Better = None
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A measure of a task, as task.json has it.
-
-    A measure of a split has the columns train_NAME, valid_NAME and test_NAME; another has the column NAME. `*` in a
-    name stands for what the data decides, and is replaced by that in the title. scale: a change that matters.
-    """
-
-    name: str
-    title: str
-    unit: str = ""
-    better: Better = None
-    split: bool = True
-    scale: float | None = None
-
-    def matches(self, name: str) -> bool:
-        return fnmatch.fnmatchcase(name, self.name) if "*" in self.name else name == self.name
-
-    def named(self, name: str) -> Measure:
-        """The measure of one name that fits the pattern."""
-        before, star, after = self.name.partition("*")
-        part = name.removeprefix(before).removesuffix(after) if star else ""
-        return replace(self, name=name, title=self.title.replace("*", part))
-
-
-# The task of folders that have no task.json.
-NATS = "nats per token"
-LANGUAGE: dict[str, Any] = {
-    "name": "language",
-    "unit": "tokens",
-    "headline": "valid_loss",
-    "models": {"ebt": "EBT", "baseline_transformer": "Transformer++"},
-    "measures": [
-        asdict(measure)
-        for measure in (
-            Measure("loss", "loss", NATS, "lower", scale=1.0),
-            Measure("perplexity", "perplexity", better="lower"),
-            Measure("bits_per_byte", "bits per byte", "bits per byte", "lower"),
-            Measure("accuracy", "accuracy", "share of tokens", "higher"),
-            Measure("top5", "top-5 accuracy", "share of tokens", "higher"),
-            Measure("targets", "tokens evaluated", "tokens"),
-            Measure("spread", "spread of the predictions over positions", "standard deviation of a probability"),
-            Measure("thinking_gain", "thinking gain", NATS, "higher"),
-            Measure("loss_step_*", "loss after step *", NATS, "lower"),
-            Measure("steps", "steps down the energy, T", "steps", split=False),
-            Measure("energy_first", "energy before the first step", split=False),
-            Measure("energy_last", "energy before the last step", split=False),
-            Measure("energy_gap", "energy drop along the walk", split=False),
-            Measure("energy_gradient_norm", "slope of the energy", "norm of dE/dp", split=False),
-            Measure("step_size", "step size of the descent", split=False),
-            Measure("learning_rate/step_size", "learning rate of the step size", split=False),
-            Measure("nonfinite_steps", "descent steps that are not finite", "share of steps", "lower", split=False),
-            Measure("thinking_gain", "thinking gain in training", NATS, "higher", split=False),
-            Measure("contrastive_loss", "contrastive loss", NATS, "lower", split=False),
-        )
-    ],
-    "twin": {"model_name": "baseline_transformer"},
-}
 PREFIXES = {"gradient_norm/": "gradient norm of {}", "learning_rate/": "learning rate of {}"}
 
 
@@ -127,24 +70,13 @@ def general_columns(unit: str) -> dict[str, Metric]:
     }
 
 
-def measure_of(column: str, measures: Sequence[Measure]) -> Measure | None:
-    """The measure of a column, with the split in its title; an exact name before a pattern, None without one."""
-    split, _, rest = column.partition("_")
-    for measure in sorted(measures, key=lambda measure: "*" in measure.name):
-        if not measure.split and measure.matches(column):
-            return measure.named(column)
-        if measure.split and split in SPLITS and measure.matches(rest):
-            exact = measure.named(rest)
-            return replace(exact, name=column, title=f"{SPLITS[split]} {exact.title}")
-    return None
-
-
 @dataclass(frozen=True)
 class TaskRecord:
     """task.json: what reading a run needs to know of its task.
 
     unit: what training counts, such as tokens; it names a column and an axis. headline: the column that a run is judged
-    by, such as valid_loss. models: {--model_name: title}. twin: the flags of its baseline.
+    by, such as valid_loss. models: {--model_name: title}. twin: the flags of its baseline. decides: the flags that
+    decide which data a run is evaluated on, what a unit of it is, and how many of them a row has.
     """
 
     name: str
@@ -153,6 +85,7 @@ class TaskRecord:
     models: Mapping[str, str]
     measures: tuple[Measure, ...]
     twin: Mapping[str, Any]
+    decides: Mapping[str, tuple[str, ...]]
     described: dict[str, Metric] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -188,6 +121,28 @@ class TaskRecord:
         first, _, rest = self.headline.partition("_")
         return f"{split}_{rest}" if first in SPLITS else self.headline
 
+    @cached_property
+    def unit_free(self) -> frozenset[str]:
+        """The measures that are the same for any unit: runs whose units differ are compared by them."""
+        return frozenset(measure.instead for measure in self.measures if measure.instead)
+
+    def is_unit_free(self, column: str) -> bool:
+        split, _, name = column.partition("_")
+        return split in SPLITS and name in self.unit_free
+
+    def instead_of(self, column: str) -> str | None:
+        """The column that says the same as this one for any unit."""
+        split, _, name = column.partition("_")
+        measures = self.measures if split in SPLITS else ()
+        return next((f"{split}_{each.instead}" for each in measures if each.name == name and each.instead), None)
+
+    def restates_headline(self, column: str) -> bool:
+        """Whether it is the headline in other words, of any split: perplexity and bits per byte are the loss."""
+        split = column.partition("_")[0]
+        headline = self.headline_on(split)
+        other = self.instead_of(headline)
+        return other is not None and column != headline and other in (column, self.instead_of(column))
+
     @property
     def label(self) -> str:
         """The title of the headline's measure without its split: loss."""
@@ -200,32 +155,36 @@ def task_from_text(text: str) -> TaskRecord:
     """The task of a task.json; that of language where it cannot be read."""
     try:
         record = json.loads(text)
-        measures = []
-        for declared in record["measures"]:
-            better = declared.get("better")
-            measures.append(
-                Measure(
-                    str(declared["name"]),
-                    str(declared.get("title") or declared["name"]),
-                    str(declared.get("unit") or ""),
-                    better if better in ("lower", "higher") else None,
-                    bool(declared.get("split", True)),
-                    declared.get("scale"),
-                )
-            )
-        models, twin = record.get("models"), record.get("twin")
+        models, twin, decides = (record.get(name) for name in ("models", "twin", "decides"))
         return TaskRecord(
             str(record["name"]),
             str(record["unit"]),
             str(record["headline"]),
             {str(name): str(title) for name, title in models.items()} if isinstance(models, dict) else {},
-            tuple(measures),
+            tuple(map(declared_measure, record["measures"])),
             twin if isinstance(twin, dict) else {},
+            {kind: tuple(map(str, (decides or {}).get(kind, ()))) for kind in get_args(Decides)},
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return LANGUAGE_TASK
 
 
+def declared_measure(entry: Mapping[str, Any]) -> Measure:
+    """A measure as task.json has it; another version may have declared more of it, or less."""
+    better = entry.get("better")
+    return Measure(
+        str(entry["name"]),
+        str(entry.get("title") or entry["name"]),
+        str(entry.get("unit") or ""),
+        better if better in ("lower", "higher") else None,
+        bool(entry.get("split", True)),
+        entry.get("scale"),
+        instead=str(entry.get("instead") or ""),
+    )
+
+
+# Folders of earlier versions have no task.json: there was this task only.
+LANGUAGE = task_record(find_task(DEFAULT_TASK), values_of(from_dict({})))
 LANGUAGE_TASK = task_from_text(json.dumps(LANGUAGE))
 
 
@@ -323,9 +282,9 @@ def largest_of(best: Best, split: str, headline: str, rows: list[Mapping[str, An
     targets = f"{split}_targets"
     rows = [row for row in rows if is_number(row[headline]) and math.isfinite(row[headline])]
     ranks = [rank(row.get("step"), row.get(targets)) for row in rows]
-    seen, step = best.get(targets, (-1.0, 0))
-    most = max([rank(step, seen), *ranks])
-    if most > rank(step, seen):
+    before = best.get(targets, (-1.0, 0))
+    most = max([rank(before[1], before[0]), *ranks])
+    if most > rank(before[1], before[0]):
         for name in [name for name in best if name.startswith(f"{split}_")]:
             del best[name]
         step = rows[ranks.index(most)].get("step")
@@ -424,7 +383,7 @@ def merge_rows(rows: Sequence[Row], task: TaskRecord) -> Row:
 def mean(values: Sequence[float]) -> float:
     try:
         return fmean(values)
-    except (OverflowError, ValueError):  # their sum is beyond all numbers, or infinite both ways
+    except (OverflowError, ValueError):  # their sum overflows, or has both infinities
         return sum(value / len(values) for value in values)
 
 

@@ -69,15 +69,15 @@ class Notifier:
             text = f"{self.about['run']}: {sentence}"[:LONGEST]
             self.waiting.put({"text": text, "event": event, **self.about})
 
-    def close(self, patience: float = AT_THE_END) -> None:
-        """Wait until every message is delivered, at most `patience` seconds; later messages are dropped."""
+    def close(self, timeout: float = AT_THE_END) -> None:
+        """Wait until every message is delivered, at most `timeout` seconds; later messages are dropped."""
         if self.target is None:
             return
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while self.waiting.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(0.02)
-        if patience and self.waiting.unfinished_tasks:
-            words = f"{mark_of(self.target)}: not all was told within {patience:.0f} s, and the run waits no longer"
+        if timeout and self.waiting.unfinished_tasks:
+            words = f"{mark_of(self.target)}: not all was told within {timeout:.0f} s, and the run waits no longer"
             print(f"--notify {words}", file=sys.stderr)
         self.target = None
 
@@ -153,21 +153,21 @@ def tell_once(folder: Path, event: str, sentence: str) -> None:
 
 def tell_the_end(train: Callable[[RunConfig], int], config: RunConfig) -> int:
     """The exit status of `train`; the message about its end is sent last."""
-    patience = 0.0  # an interrupted run has no time to wait
+    timeout = 0.0  # an interrupted run has no time to wait
     try:
         status = train(config)
         goes_on = status == EXIT_BY_HAND or (status == EXIT_RESUMABLE and JOB_RUN_DIR in os.environ)
         if not goes_on:
             tell_of(status)
-            patience = AT_THE_END
+            timeout = AT_THE_END
         return status
     except Exception as error:
         words = str(error) if isinstance(error, UserError) else f"{cause_of_error(error)}: {error}"
         notifier.tell("failure", f"failed: {' '.join(words.split())}")
-        patience = AT_THE_END
+        timeout = AT_THE_END
         raise
     finally:
-        notifier.close(patience)
+        notifier.close(timeout)
 
 
 def tell_of(status: int) -> None:

@@ -176,9 +176,9 @@ def parse(text: str) -> Expression:
 
 def error_at(text: str, place: tuple[int, int], sentence: str) -> UserError:
     """The sentence, and below it the text with a mark under the place."""
-    seen = "".join(letter if letter.isprintable() else "?" for letter in text)
+    line = "".join(letter if letter.isprintable() else "?" for letter in text)
     mark = "^" * max(1, place[1] - place[0])
-    return UserError(f"--where: {sentence}\n  {seen}\n  {' ' * place[0]}{mark}")
+    return UserError(f"--where: {sentence}\n  {line}\n  {' ' * place[0]}{mark}")
 
 
 class Reader:

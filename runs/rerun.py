@@ -13,9 +13,9 @@ from typing import Any
 from config import parse_command_line
 from config.config_file import upgrade
 from config.flags import SettingsError
-from config.parser import ParsedFlags, parse_mapping, resolve
-from config.record import changed_problems, values_of
-from config.settings import DEBUG_PRESETS, all_flags, all_names
+from config.parser import parse_mapping
+from config.record import PER_RUN_FLAGS, changed_problems, own_values, plain_value, to_words, values_of
+from config.settings import FlagSet, all_flags, choose_flags
 from core.commands import CommandParser, read_changes
 from core.environment import JOB_RUN_DIR, LINEAGE, RUN_DIR
 from core.errors import UserError
@@ -24,10 +24,6 @@ from runs.folder import code_state
 from runs.run import Run, find_run
 
 ROOT = Path(__file__).resolve().parent.parent
-# Not repeated: a new run has its own folder, starts at step 0, and takes no settings file.
-OF_ONE_RUN = ("config", "resume_training_ckpt", "logs_dir")
-# Other settings follow from these, so they come first and are always given.
-LEADING = ("model_size", "recipe", *DEBUG_PRESETS)
 
 
 def rerun(argv: list[str]) -> int:
@@ -42,7 +38,7 @@ def rerun(argv: list[str]) -> int:
     parser.add_argument("--dry_run", action="store_true", help="check it and print the command; start nothing")
     options = parser.parse_args(argv)
     run = find_run(Path(options.logs_dir), options.run)
-    changes = judged_changes(options.set)
+    changes = parsed_changes(options.set, flags_of_run(run))
     words, left_out = command_of(run, changes, options.logs_dir)
     for name in left_out:
         print(f"note: {format_value(name)} of the record is left out: this version has no such flag.", file=sys.stderr)
@@ -57,8 +53,13 @@ def rerun(argv: list[str]) -> int:
     os.execve(command[0], command, environment | {LINEAGE: json.dumps(lineage)})
 
 
-def judged_changes(words: Sequence[str]) -> dict[str, Any]:
-    """What --set changes, {flag: plain value}, each judged as the flag is."""
+def flags_of_run(run: Run) -> FlagSet:
+    """The flags of the run's task."""
+    return choose_flags(run.settings)[1]
+
+
+def parsed_changes(words: Sequence[str], flags: FlagSet) -> dict[str, Any]:
+    """What --set changes, {flag: plain value}, each checked as the flag is."""
     changes: dict[str, Any] = {}
     for name, value in read_changes(words).items():
         if name in ("config", "resume_training_ckpt"):
@@ -66,7 +67,7 @@ def judged_changes(words: Sequence[str]) -> dict[str, Any]:
                 f"--set is {format_value(f'{name}={value}')}: a new run begins anew, with its parent's "
                 "settings; leave it out."
             )
-        flag = all_names().get(name)
+        flag = flags.names.get(name)
         changes[name] = value
         if flag and flag.kind is bool and value.lower() in ("true", "false"):
             changes[name] = value.lower() == "true"
@@ -75,10 +76,10 @@ def judged_changes(words: Sequence[str]) -> dict[str, Any]:
         elif flag and flag.kind is tuple:
             changes[name] = value.split()
     problems: list[str] = []
-    layer = parse_mapping(changes, "--set", problems)
+    parsed = parse_mapping(changes, "--set", problems, flags)
     if problems:
         raise SettingsError(problems)
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in layer.values.items()}
+    return {name: plain_value(value) for name, value in parsed.values.items()}
 
 
 def command_of(run: Run, changes: Mapping[str, Any], logs_dir: str) -> tuple[list[str], list[str]]:
@@ -89,11 +90,13 @@ def command_of(run: Run, changes: Mapping[str, Any], logs_dir: str) -> tuple[lis
     if old := {name: why for name, why in changed.items() if name not in changes}:
         raise SettingsError(changed_problems(old, format_value(run.run_id)))
     settings = {name: value for group in tree.values() if isinstance(group, dict) for name, value in group.items()}
-    recorded = {name: value for name, value in settings.items() if name in all_flags() and name not in OF_ONE_RUN}
+    flags = choose_flags(settings)[1].flags
+    recorded = {name: value for name, value in settings.items() if name in flags and name not in PER_RUN_FLAGS}
     if recorded.get("is_random_seed") and "seed" not in changes:
         recorded["is_random_seed"] = False  # the seed that was drawn is in the record
-    values = asked_for(recorded, run) | {"logs_dir": logs_dir} | dict(changes)
-    words = words_of(values)
+    origin = f"the record of {run.run_id}"
+    values = own_values(recorded, origin) | {"logs_dir": logs_dir} | dict(changes)
+    words = to_words(values)
     got = values_of(parse_command_line(words))
     if lost := [name for name, value in values.items() if value is None and got[name] is not None]:
         raise UserError(
@@ -101,37 +104,7 @@ def command_of(run: Run, changes: Mapping[str, Any], logs_dir: str) -> tuple[lis
             "null there, and only "
             f"a file can say so; --set {lost[0]}=VALUE gives it another value."
         )
-    return words, [name for name in run.settings if name not in all_flags()]
-
-
-def asked_for(recorded: Mapping[str, Any], run: Run) -> dict[str, Any]:
-    """Those of the settings that do not follow from its size, recipe or rehearsal by themselves."""
-    leading = {name: recorded[name] for name in LEADING if name in recorded}
-    problems: list[str] = []
-    origin = f"the record of {run.run_id}"
-    layer = parse_mapping(recorded, origin, problems)
-    usual = values_of(resolve(parse_mapping(leading, origin, problems), ParsedFlags(), origin, problems))
-    return {name: value for name, value in layer.values.items() if value != usual[name] or is_leading(name, value)}
-
-
-def is_leading(name: str, value: Any) -> bool:
-    return name in LEADING and value != all_flags()[name].default
-
-
-def words_of(values: Mapping[str, Any]) -> list[str]:
-    """A command line that gives these values."""
-    words: list[str] = []
-    for name, value in values.items():
-        flag = all_flags()[name]
-        if flag.kind is bool:
-            if value or flag.off:
-                words.append(flag.spelled(value))
-        elif isinstance(value, list | tuple):
-            words += [flag.spelled(), *value] if value else []
-        elif value is not None:
-            text = str(value)
-            words += [f"{flag.spelled()}={text}"] if text.startswith("--") else [flag.spelled(), text]
-    return words
+    return words, [name for name in run.settings if name not in flags and name not in all_flags()]
 
 
 def other_code(run: Run) -> str | None:

@@ -91,12 +91,17 @@ class Run:
         return str(self.settings.get("run_name") or self.run_id)
 
     @cached_property
+    def task_text(self) -> str:
+        """task.json as it is; empty where there is none that can be read."""
+        try:
+            return self.content("task.json").decode()
+        except (OSError, ValueError):
+            return ""
+
+    @cached_property
     def task(self) -> TaskRecord:
         """What was trained, by task.json; older folders have none and are of language."""
-        try:
-            return task_from_text((self.path / "task.json").read_text())
-        except (OSError, ValueError):
-            return LANGUAGE_TASK
+        return task_from_text(self.task_text) if self.task_text else LANGUAGE_TASK
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -257,10 +262,15 @@ class Run:
             except OSError:
                 return 0.0
 
+    def content(self, name: str) -> bytes:
+        """A file of the folder; pathlib would take as long as opening it."""
+        with open(f"{self.path}/{name}", "rb") as file:
+            return file.read()
+
     def rows(self, name: str) -> list[dict[str, Any]]:
         """The rows of a .jsonl file of the folder."""
         try:
-            return rows_of((self.path / name).read_bytes())
+            return rows_of(self.content(name))
         except OSError:
             return []
 
@@ -270,7 +280,7 @@ class Run:
 
     def read_any(self, name: str) -> Any:
         try:
-            return json.loads((self.path / name).read_bytes())
+            return json.loads(self.content(name))
         except (OSError, ValueError, RecursionError):
             return None
 
@@ -278,13 +288,6 @@ class Run:
 def state_of_cause(cause: str) -> str:
     """The state of a run whose last attempt ended so."""
     return next((name for name, state in STATES.items() if state.causes and cause.startswith(state.causes)), "failed")
-
-
-def shortened(text: str, width: int, end: int = 6) -> str:
-    """The beginning and the last `end` characters: a run is found by the random part at the end of its id."""
-    if len(text) <= width:
-        return text
-    return f"{text[: max(1, width - 1 - end)]}…{text[len(text) - end :] if end else ''}"
 
 
 def seconds_of(stamp: Any) -> float:

@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from config.record import from_dict, values_of
-from config.settings import all_flags
+from config.record import LEADING_FLAGS, defaults_like, is_used, plain_value, record_flags
+from config.settings import COMMON, SIZE_TABLE_FLAGS, all_flags
+from config.task import DEFAULT_TASK, SPLITS
 from core.commands import CommandParser
 from core.errors import UserError
-from core.text import format_value, join_words
+from core.text import format_count, format_duration, format_number, format_time, format_value, join_words, plural
 from runs.attempts import REFUSED
-from runs.compare import BITS, Validation, alike, meeting, obstacle, validations_of, value_of
-from runs.index import IndexedRun, clock, load
-from runs.metrics import SPLITS, number_or
+from runs.compare import Validation, alike, meeting, obstacle, validations_of, value_of
+from runs.index import IndexedRun, load
 from runs.run import STATES, Note, find_run
 
-# Where a run lives, what it is called and how it is looked at say nothing about what was tried.
-NOT_COMPARED = frozenset(
-    (
-        *("run_name", "logs_dir", "config", "resume_training_ckpt", "console_log_filename", "no_wandb", "wandb_entity"),
-        *(
-            "notify",
-            "wandb_project",
-            "wandb_tags",
-            "wandb_offline",
-            "compare_baseline",
-            "log_model_archi",
-            "plan",
-            "print_config",
-        ),
-    )
-)
 NEAR = 50  # earlier runs among which the nearest is looked for
 NAMED = 8  # changes that are listed one by one
 UNFINISHED = "It did not finish: "
@@ -82,7 +68,7 @@ def model_of(record: IndexedRun, records: Sequence[IndexedRun]) -> tuple[Indexed
 
 
 def distance(a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]]) -> int:
-    """How many settings differ; groups that are the same in both are seen at once."""
+    """How many settings differ; groups that both share are passed over."""
     return sum(
         len(differences(a.get(group, {}), b.get(group, {})))
         for group in a.keys() | b.keys()
@@ -92,12 +78,13 @@ def distance(a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]]) -> int:
 
 def differences(a: dict[str, Any], b: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """{flag: (in a, in b)} of the settings that make a difference; one that a version did not have is as by default."""
+    ignored = record_flags()
     if a.keys() == b.keys():
-        return {name: (a[name], b[name]) for name in b if a[name] != b[name] and name not in NOT_COMPARED}
+        return {name: (a[name], b[name]) for name in b if a[name] != b[name] and name not in ignored}
     changes = {}
     for name in [*b, *(name for name in a if name not in b)]:
         one, other = value_of(a, name), value_of(b, name)
-        if one != other and name not in NOT_COMPARED:
+        if one != other and name not in ignored:
             changes[name] = one, other
     return changes
 
@@ -108,13 +95,23 @@ def what_it_is(record: IndexedRun) -> str:
         return "Its settings are not known."
     title = record.task.models.get(str(settings.get("model_name", "")), "model")
     kind = f"{'An' if title[:1].lower() in 'aeiou' else 'A'} {title}"
-    size = f" of size {format_value(settings['model_size'])}" if "model_size" in settings else ""
-    conditioning = settings.get("ebt_type")
-    if settings.get("model_name") == "ebt" and conditioning not in (None, "default"):
-        size += f" with {format_value(conditioning)}"
+    has_size = "model_size" in settings and len(settings.keys() & set(SIZE_TABLE_FLAGS)) > 1  # every run has a rate
+    size = f" of size {format_value(settings['model_size'])}" if has_size else ""
+    telling = [format_value(value) for value in telling_settings(settings)]
+    size += f" with {join_words(telling, 'and')}" if telling else ""
     data = f" on {format_value(settings['dataset_name'])}" if "dataset_name" in settings else ""
-    steps = f", {figure(settings['max_steps'])} steps" if "max_steps" in settings else ""
+    steps = f", {format_number(settings['max_steps'])} steps" if "max_steps" in settings else ""
     return f"{kind}{size}{data}{steps}."
+
+
+def telling_settings(settings: Mapping[str, Any]) -> list[Any]:
+    """The values of the task's own settings that tables show first, where they are not the default."""
+    flags = [flag for flag in all_flags().values() if flag.shown_first == 1 and flag.group not in COMMON]
+    return [
+        settings[flag.name]
+        for flag in flags
+        if settings.get(flag.name) not in (None, flag.default) and is_used(flag, settings)
+    ]
 
 
 def what_changed(
@@ -147,19 +144,21 @@ def stats_of(record: IndexedRun) -> list[str]:
     step, total = last.get("step"), record.settings.get("max_steps")
     if step is not None:
         of = f" of {total:,}" if isinstance(total, int) else ""
-        spent = f" in {duration(last['seconds'])} of training" if "seconds" in last else ""
+        spent = f" in {format_duration(last['seconds'])} of training" if "seconds" in last else ""
         speed = f", {last[unit] / last['seconds']:,.0f} {unit}/s" if last.get("seconds", 0) > 0 and unit in last else ""
         sentences.append(f"Step {step:,.0f}{of}{spent}{speed}.")
-    cost = [f"{amount(last[name])} {word}" for name, word in ((unit, unit), ("flops", "FLOPs")) if name in last]
+    cost = [f"{format_count(last[name])} {word}" for name, word in ((unit, unit), ("flops", "FLOPs")) if name in last]
     if cost:
         sentences.append(f"It read {' and took '.join(cost)}." if unit in last else f"It took {cost[0]}.")
     for name in map(task.headline_on, SPLITS):
         if name in last:
-            sentences.append(f"{task.measure(name).title.capitalize()} {figure(last[name])}{best_of(record, name)}.")
+            sentences.append(
+                f"{task.measure(name).title.capitalize()} {format_number(last[name])}{best_of(record, name)}."
+            )
     hosts = list(dict.fromkeys(str(attempt["host"]) for attempt in record.run.attempts if "host" in attempt))
     if hosts:
         times = record.facts["attempts"]
-        tries = "One attempt" if times == 1 else f"{times} attempts"
+        tries = "One attempt" if times == 1 else plural(times, "attempt")
         sentences.append(f"{tries} on {join_words(list(map(format_value, hosts)), 'and')}.")
     return sentences + verdicts_of(record, good=True)
 
@@ -168,7 +167,7 @@ def best_of(record: IndexedRun, name: str) -> str:
     value, step = record.best.get(name, (None, None))
     if value is None or value == record.last[name]:
         return ""
-    return f" (best {figure(value)}" + (f" at step {step:,})" if step is not None else ")")
+    return f" (best {format_number(value)}" + (f" at step {step:,})" if step is not None else ")")
 
 
 def takeaways_of(record: IndexedRun, against: IndexedRun | None) -> list[str]:
@@ -182,14 +181,14 @@ def takeaways_of(record: IndexedRun, against: IndexedRun | None) -> list[str]:
         )
     if rehearsal := record.value("rehearsal"):
         sentences.append(f"A rehearsal or a part of the validation split ({rehearsal}): its losses are not ranked.")
-    validations = validations_of(record.path, record.value("context_length"), task.headline)
-    seen = alike(validations)
-    if len(seen) > 1 and (sign := task.sign(task.headline)):
-        best = min(seen, key=lambda one: sign * one.value)
-        worse = sign * (seen[-1].value - best.value)
+    validations = validations_of(record.path, record.value, task)
+    similar = alike(validations)
+    if len(similar) > 1 and (sign := task.sign(task.headline)):
+        best = min(similar, key=lambda one: sign * one.value)
+        worse = sign * (similar[-1].value - best.value)
         if worse > SAME * abs(best.value):
             sentences.append(f"Its best validation was at step {best.step:,}; since then it got worse by {worse:.3g}.")
-        elif state == "finished" and best is seen[-1] and best.step == last.get("step"):
+        elif state == "finished" and best is similar[-1] and best.step == last.get("step"):
             sentences.append("Its last validation was its best, so it may still have been improving.")
     sentences += compared(record, against, validations)
     gain = last.get("valid_thinking_gain")
@@ -234,68 +233,40 @@ def compared(record: IndexedRun, against: IndexedRun | None, validations: Sequen
     if against is None or not any(one.step > 0 for one in validations):
         return []
     task = record.task
-    theirs = validations_of(against.path, against.value("context_length"), task.headline)
+    theirs = validations_of(against.path, against.value, task)
     if not any(one.step > 0 for one in theirs):
         return []
     other, name = format_value(against.run_id), task.headline
-    why = obstacle(against.settings, record.settings, name)
-    if why and not obstacle(against.settings, record.settings, BITS):  # of another tokenizer: a byte is a byte
-        name, why = BITS, None
-    if why:
+    instead = task.instead_of(name)
+    if against.task.name != task.name:
+        return [f"No verdict against {other}: it is of another task."]
+    why = obstacle(against.settings, record.settings, name, task)
+    is_other_unit = bool(why and instead and not obstacle(against.settings, record.settings, instead, task))
+    if why and not is_other_unit:
         return [f"No verdict against {other}: {why}."]
-    bits = name == BITS
-    met = meeting(validations, theirs, (lambda one: one.bytes) if bits else (lambda one: one.units))
-    if met is None or (bits and not met[0].bytes):
-        unit = "the tokenizers differ, and " if bits else ""
-        same = f"there is no step at which both were validated over the same {'text' if bits else task.unit}"
-        return [f"No verdict against {other}: {unit}{same}."]
-    mine, its = (one.bits if bits else one.value for one in met)
-    title, step = task.measure(name).title, f"step {met[0].step:,}"
-    if figure(mine) == figure(its):
-        return [f"At {step} its {title} is {figure(mine)}, as that of {other}."]
+    pair = meeting(validations, theirs, attrgetter("unit_free_extent" if is_other_unit else "units"))
+    if pair is None or (is_other_unit and not pair[0].unit_free_extent):
+        units = join_words([f"{flag.replace('_', ' ')}s" for flag in task.decides["unit"]], "and")
+        differ = f"the {units} differ, and " if is_other_unit else ""
+        same = f"there is no step at which both were validated over the same {'data' if is_other_unit else task.unit}"
+        return [f"No verdict against {other}: {differ}{same}."]
+    name = instead if instead and is_other_unit else name
+    mine, its = (one.unit_free if is_other_unit else one.value for one in pair)
+    title, step = task.measure(name).title, f"step {pair[0].step:,}"
+    if format_number(mine) == format_number(its):
+        return [f"At {step} its {title} is {format_number(mine)}, as that of {other}."]
     gap = f"{abs(mine - its):.3g}"
+    mine_text, its_text = format_number(mine), format_number(its)
     if differences(against.settings, record.settings).keys() == {"seed"}:
-        return [
-            f"At {step} its {title} is {figure(mine)}; {other}, of another seed, has {figure(its)}: {gap} by chance."
-        ]
+        return [f"At {step} its {title} is {mine_text}; {other}, of another seed, has {its_text}: {gap} by chance."]
     sign = task.sign(name)
     if not sign:
-        return [f"At {step} its {title} is {figure(mine)}; {other} has {figure(its)}."]
+        return [f"At {step} its {title} is {mine_text}; {other} has {its_text}."]
     better = "better" if sign * mine < sign * its else "worse"
     return [
-        f"At {step} its {title} {figure(mine)} is {better} than that of {other} ({figure(its)}) by {gap}; "
+        f"At {step} its {title} {mine_text} is {better} than that of {other} ({its_text}) by {gap}; "
         "with one seed each nobody knows how much of it is chance."
     ]
-
-
-def figure(value: Any) -> str:
-    """A measured number, short."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return format_value(value)
-    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
-        return f"{value:,.0f}"
-    return f"{value:.4f}" if 0.1 <= abs(value) < 100 else f"{value:.4g}"
-
-
-def amount(value: float) -> str:
-    """A large count in short: 819,200, 1.3 million, 1.2e+15."""
-    if value >= 1e12:
-        return f"{value:.3g}"
-    words = ((1e9, "billion"), (1e6, "million"))
-    return next((f"{value / size:.3g} {word}" for size, word in words if value >= size), f"{value:,.0f}")
-
-
-def duration(seconds: Any) -> str:
-    """7 min 43 s"""
-    left = number_or(seconds, math.nan)
-    if not math.isfinite(left) or left < 0:
-        return "?"
-    if left < 60:
-        return f"{left:.0f} s"
-    minutes, hours, days = int(left // 60), int(left // 3600), int(left // 86400)
-    if hours < 1:
-        return f"{minutes} min {int(left % 60)} s"
-    return f"{hours} h {minutes % 60} min" if days < 1 else f"{days} d {hours % 24} h"
 
 
 SAME_NAME = 5  # runs of the same name that are listed
@@ -341,7 +312,7 @@ def sections(record: IndexedRun, records: Sequence[IndexedRun]) -> list[tuple[st
     state = record.state
     tags = f"  [{', '.join(map(format_value, record.facts['tags']))}]" if record.facts["tags"] else ""
     aside = ", archived" if record.is_archived else ""
-    head = [f"{state}{aside}, begun {clock(record.began)}{tags}", format_value(str(record.path))]
+    head = [f"{state}{aside}, begun {format_time(record.began)}{tags}", format_value(str(record.path))]
     title = format_value(record.run_id)
     if record.name != record.run_id and not record.run_id.startswith(f"{record.name}_"):
         title += f" ({format_value(record.name)})"
@@ -383,29 +354,37 @@ def more_than(names: Sequence[str], count: int) -> str:
 
 
 def own_settings(record: IndexedRun) -> list[str]:
-    """`flag value` of the settings that differ from what its size and recipe give by themselves."""
-    usual = usual_settings(record.settings)
-    own = {name: value for name, value in record.settings.items() if usual.get(name) != value}
+    """`flag value` of the settings that differ from what its task, size and recipe give by themselves."""
+    defaults = default_settings(record.settings)
     lines = {
         format_value(name): format_value(value)
-        for name, value in own.items()
-        if name not in NOT_COMPARED or name == "run_name"
+        for name, value in record.settings.items()
+        if defaults.get(name) != value and (name not in record_flags() or name == "run_name")
     }
     width = max(map(len, lines), default=0) + 2
     return [f"{name:{width}}{value}" for name, value in lines.items()]
 
 
-def usual_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Every setting as a run of the same size and recipe has it without other flags."""
-    own: dict[str, Any] = {name: settings[name] for name in ("model_size", "recipe") if name in settings}
+def default_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting as a run of the same task, size, recipe and debug preset has it without other flags; these few as
+    the task has them."""
+    return defaults_of(tuple((name, settings[name]) for name in LEADING_FLAGS if is_plain(settings.get(name))))
+
+
+def is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float)
+
+
+@lru_cache
+def defaults_of(leading: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    values = dict(leading)
     try:
-        return plain(values_of(from_dict(own)))
-    except ValueError:  # a size that this version does not have
-        return plain({name: flag.default for name, flag in all_flags().items()})
-
-
-def plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        defaults = defaults_like(values)
+        plain = defaults_like(values, ("task",)) | {"task": DEFAULT_TASK}
+        values = defaults | {name: plain[name] for name in LEADING_FLAGS if name in plain}
+    except UserError:  # a size or a task that this version does not have
+        values = {name: flag.default for name, flag in all_flags().items()}
+    return {name: plain_value(value) for name, value in values.items()}
 
 
 def metric_lines(record: IndexedRun) -> list[str]:
@@ -415,9 +394,11 @@ def metric_lines(record: IndexedRun) -> list[str]:
     lines = []
     for name in names[:METRICS]:
         value, step = record.best.get(name, (None, None)) if task.sign(name) else (None, None)
-        best = "" if value is None else f"{figure(value):>10}" + (f" at step {step:,}" if step is not None else "")
+        best = (
+            "" if value is None else f"{format_number(value):>10}" + (f" at step {step:,}" if step is not None else "")
+        )
         unit = task.measure(name).unit
-        lines.append(f"{format_value(name):{width}}{figure(record.last[name]):>10}{best:28}{unit}".rstrip())
+        lines.append(f"{format_value(name):{width}}{format_number(record.last[name]):>10}{best:28}{unit}".rstrip())
     if more := len(names) - METRICS:
         lines += [f"and {more} more: python -m runs list --json --where 'id={record.run_id}'"] if more > 0 else []
     return lines
@@ -446,6 +427,6 @@ def alarm_line(alarm: dict[str, Any]) -> str:
 def note_lines(note: Note) -> list[str]:
     first, *rest = note.text.split("\n")
     return [
-        f"{clock(note.time)} {format_value(note.tag)}: {format_value(first)}",
+        f"{format_time(note.time)} {format_value(note.tag)}: {format_value(first)}",
         *(f"  {format_value(line)}" if line else "" for line in rest),
     ]

@@ -20,11 +20,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
 from core.commands import CommandParser
 from core.files import read_rows, write_json
-from core.text import format_value
+from core.progress import progress
+from core.text import format_value, plural
 from runs.metrics import LANGUAGE_TASK, Best, TaskRecord, best_values, number_or
 from runs.run import Run, all_runs, find_run
 
@@ -81,7 +80,7 @@ def offline_run_at(file: Path) -> OfflineRun:
 
 
 def client() -> Any:
-    """W&B's module, which says nothing by itself: what there is to say, we say."""
+    """W&B's module, silenced: what people need to know is printed here."""
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb
 
@@ -311,7 +310,7 @@ def sync(argv: list[str]) -> int:
             print(f"{format_value(run.run_id)}: would {action.kind}, {action.why}.")
         return 0
     if why := why_offline():
-        waits = f"{len(todo):,} run{'s wait' if len(todo) > 1 else ' waits'}"
+        waits = f"{plural(len(todo), 'run')} {'wait' if len(todo) > 1 else 'waits'}"
         print(f"W&B: {why}: nothing was uploaded, {waits}; call this again later.", file=sys.stderr)
         return 1
     return min(1, sum(not carry_out(run, action) for run, action in todo))
@@ -324,15 +323,18 @@ def sync_action_of(run: Run, rebuild: bool) -> SyncAction:
 
 def carry_out(run: Run, action: SyncAction) -> bool:
     """Do it and say so in a line; whether W&B has everything now."""
-    with Console(stderr=True).status(f"{format_value(run.run_id)}: {action.kind} …"):
+    trouble = ""
+    with progress(f"{format_value(run.run_id)}: {action.kind}", "pieces", len(action.pieces)) as advance:
         try:
             files = [rebuild(run, action.page)] if action.kind == "rebuild" else [piece.file for piece in action.pieces]
         except Exception as error:  # the next run may do better
-            print(f"{format_value(run.run_id)}: could not be rebuilt, {type(error).__name__}: {error}", file=sys.stderr)
-            return False
-        trouble = upload(files, run.path)
+            trouble = f"could not be rebuilt, {type(error).__name__}: {error}"
+        else:
+            words = upload(files, run.path)
+            trouble = f"not uploaded, {words}" if words else ""
+        advance(len(action.pieces))
     if trouble:
-        print(f"{format_value(run.run_id)}: not uploaded, {trouble}", file=sys.stderr)
+        print(f"{format_value(run.run_id)}: {trouble}", file=sys.stderr)
         return False
     for piece in action.pieces:
         piece.mark_synced()
@@ -344,7 +346,7 @@ def carry_out(run: Run, action: SyncAction) -> bool:
 
 
 def upload(files: Sequence[Path], folder: Path) -> str | None:
-    """Hand the files to `wandb sync`, whose logs come into `folder`; None when all arrived, else its last words."""
+    """Hand the files to `wandb sync`, whose logs come into `folder`; None when all arrived, else its last line."""
     command = [sys.executable, "-m", "wandb", "sync", *map(str, files)]
     own = {**os.environ, "WANDB_DIR": str(folder.absolute())}
     done = subprocess.run(command, env=own, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")

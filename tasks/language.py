@@ -51,8 +51,8 @@ class Language(Task):
     def measures(self, values: Mapping[str, Any]) -> tuple[Measure, ...]:
         """Those of a split, and what an energy adds to them."""
         return (
-            Measure("loss", "loss", LOSS_UNIT, "lower", scale=1.0),
-            Measure("perplexity", "perplexity", "", "lower"),
+            Measure("loss", "loss", LOSS_UNIT, "lower", scale=1.0, instead="bits_per_byte"),
+            Measure("perplexity", "perplexity", "", "lower", instead="bits_per_byte"),
             Measure("accuracy", "accuracy", "share of tokens", "higher"),
             Measure("top5", "top-5 accuracy", "share of tokens", "higher"),
             Measure("bits_per_byte", "bits per byte", "bits per byte", "lower", derive=bits_per_byte),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from runs.compare import extent, instead_of, needs_of
+from runs.compare import extent, needs_of, ratio_of, row_length
 from runs.metrics import EVALUATED, LANGUAGE_TASK, Metric, TaskRecord
 
 POINTS = 60_000  # of all curves of a run together
@@ -21,7 +21,7 @@ MOST, FEWEST = 2000, 50  # of one curve
 PLACES = 400  # steps for which units, seconds and FLOPs are given
 EXACT = 15  # digits of a step
 SPARK = 48  # points of the small curve in the list of runs
-# A term of the training loss, and the flag that is its weight; what they leave is the cross-entropy.
+# A term of the training loss, and the flag that is its weight; what they leave is that of the prediction itself.
 TERMS = {"contrastive_loss": "contrastive_loss_coeff"}
 
 
@@ -106,9 +106,9 @@ def curves_of(
 ) -> dict[str, Any]:
     """What a page draws: {"places": {axis: [...]}, "series": {name: {"x": steps, "y": values, title, unit, better}}}
 
-    Where rows say over how much they were evaluated, "of" has it: units, or bytes for bits per byte. "needs": what must
-    be the same in runs that are compared by it; "instead": the column for runs of several tokenizers. measure: what a
-    column means, if not by the task alone.
+    Where rows say over how much they were evaluated, "of" has it, see `extent`. "needs": what must be the same in runs
+    that are compared by it; "instead": the column for runs whose units differ. "again": it is the headline in other
+    words. measure: what a column means, if not by the task alone.
     """
     columns = {**columns, **loss_shares(columns, settings, task)}
     drawn = {
@@ -122,28 +122,33 @@ def curves_of(
             "x": plain(column.step[indices], EXACT),
             "y": plain(column.value[indices]),
             "rows": len(column.value),
-            **({"of": plain(seen[indices], EXACT)} if (seen := extent_of(columns, name, settings)) is not None else {}),
-            **({"instead": instead} if (instead := instead_of(name)) in drawn else {}),
+            **(
+                {"of": plain(sizes[indices], EXACT)}
+                if (sizes := extent_of(columns, name, settings, task)) is not None
+                else {}
+            ),
+            **({"instead": instead} if (instead := task.instead_of(name)) in drawn else {}),
+            **({"again": True} if task.restates_headline(name) else {}),
             "needs": needs_of(name, task),
             **asdict((measure or task.measure)(name)),
         }
     return {"places": places(columns, task.unit), "series": series}
 
 
-def extent_of(columns: dict[str, Column], name: str, settings: dict[str, Any]) -> np.ndarray | None:
-    """What each value of an evaluation was measured over: a number that is the same for the same text only."""
-    split, _, what = name.partition("_")
+def extent_of(columns: dict[str, Column], name: str, settings: dict[str, Any], task: TaskRecord) -> np.ndarray | None:
+    """What each value of an evaluation was measured over: a number that is the same for the same data only."""
+    split = name.partition("_")[0]
     targets = columns.get(f"{split}_targets")
     if split not in EVALUATED or targets is None or len(targets.step) != len(columns[name].step):
         return None
-    length = settings.get("context_length")
-    if what != "bits_per_byte":
-        return np.array([extent(seen, length) for seen in targets.value])
-    loss, bits = columns.get(f"{split}_loss"), columns[name]
-    if loss is None or len(loss.step) != len(bits.step):
+    length = row_length(settings.get, task)
+    if not task.is_unit_free(name):
+        return np.array([extent(units, length) for units in targets.value])
+    headline, column = columns.get(task.headline_on(split)), columns[name]
+    if headline is None or len(headline.step) != len(column.step):
         return None
-    rows = zip(targets.value, loss.value, bits.value, strict=True)
-    return np.array([extent(seen, length, *values) for seen, *values in rows])
+    rows = zip(targets.value, headline.value, column.value, strict=True)
+    return np.array([extent(units, length, ratio_of(value, other)) for units, value, other in rows])
 
 
 def loss_shares(columns: dict[str, Column], settings: dict[str, Any], task: TaskRecord) -> dict[str, Column]:
@@ -160,7 +165,7 @@ def loss_shares(columns: dict[str, Column], settings: dict[str, Any], task: Task
         share = np.abs(part) / np.maximum(np.abs(part) + rest, 1e-12)
         shares = {
             f"loss_share/{term}": Column(whole.step, share),
-            "loss_share/cross_entropy": Column(whole.step, 1 - share),
+            "loss_share/reconstruction": Column(whole.step, 1 - share),
         }
     return shares
 

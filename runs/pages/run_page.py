@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from config.record import from_dict, values_of
+from config.record import flags_shown_first, record_flags
 from config.settings import all_flags
-from core.errors import UserError
-from runs.compare import DATA, LIMITS, TOKENIZER, measured_on, rehearsal_of
+from config.task import SPLITS
+from runs.compare import LIMITS, measured_on, rehearsal_of
 from runs.index import IndexedRun
-from runs.metrics import SPLITS, TaskRecord, number_or
+from runs.metrics import Best, TaskRecord, number_or
 from runs.pages.curves import curves_of, plain, read_columns
 from runs.run import STATES, Run
-from runs.summary import NOT_COMPARED, UNFINISHED, Summary
+from runs.summary import UNFINISHED, Summary, default_settings
 
 LONGEST = 100_000  # characters of one text; the file itself is a click away
 TAIL = 200  # lines of the log
@@ -28,8 +28,8 @@ ANCESTORS = 20
 SENTENCE = 500  # characters of the line that says why a run failed
 
 
-def details_of(run: Run, words: Summary | None = None) -> dict[str, Any]:
-    """Everything but the curves, as far as the folder has it. words: its summary."""
+def details_of(run: Run, words: Summary | None = None, best: Best | None = None) -> dict[str, Any]:
+    """Everything but the curves, as far as the folder has it. words: its summary. best: its best values."""
     path = run.path
     names = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
     log = log_of(path, names, str(run.settings.get("console_log_filename") or "console.log"))
@@ -45,6 +45,7 @@ def details_of(run: Run, words: Summary | None = None) -> dict[str, Any]:
         "job": run.job_name,
         "command": text_of(path / "command.txt").strip(),
         "settings": settings_of(run),
+        "best": (best or {}).get(run.task.headline),
         "rehearsal": rehearsal_of(run.settings.get),
         "measured_on": kinds_of(run),
         "attempts": run.attempts,
@@ -78,7 +79,7 @@ def failure_of(run: Run, log: str) -> dict[str, Any] | None:
     if cause.startswith("error: "):
         error = re.compile(rf"([\w.]+\.)?{re.escape(cause.removeprefix('error: '))}\b")
         line_of_log = next((line for line in reversed(lines) if error.match(line)), lines[-1] if lines else "")
-    return {"cause": cause, "said": line_of_log[:SENTENCE], "step": last.get("last_step", run.heartbeat.get("step"))}
+    return {"cause": cause, "line": line_of_log[:SENTENCE], "step": last.get("last_step", run.heartbeat.get("step"))}
 
 
 def step_of(row: dict[str, Any]) -> float:
@@ -87,14 +88,14 @@ def step_of(row: dict[str, Any]) -> float:
 
 def settings_of(run: Run) -> list[dict[str, Any]]:
     """One entry a flag; `changed` where it is unlike the default of that model and size."""
-    defaults = defaults_for(run.settings)
+    defaults = default_settings(run.settings)
     return [
         {
             "group": group,
             "name": name,
             "value": value,
             "default": defaults.get(name),
-            "compared": name not in NOT_COMPARED,
+            "compared": name not in record_flags(),
             "changed": name not in defaults or defaults[name] != value,
             "help": all_flags()[name].help if name in all_flags() else "",
         }
@@ -105,35 +106,21 @@ def settings_of(run: Run) -> list[dict[str, Any]]:
 
 def kinds_of(run: Run) -> dict[str, dict[str, Any]] | None:
     """What must be the same in two runs whose losses are compared; nothing where its settings are not known."""
-    kinds = {"data": DATA, "limits": LIMITS, "tokenizer": TOKENIZER}
+    kinds = {"data": run.task.decides["data"], "limits": LIMITS, "unit": run.task.decides["unit"]}
     settings = {kind: {name: measured_on(run.settings, name) for name in names} for kind, names in kinds.items()}
     return settings if run.settings else None
-
-
-def defaults_for(settings: dict[str, Any]) -> dict[str, Any]:
-    """Every flag as it would be if only the model and its size had been chosen; its recipe sets some, too."""
-    named = ("model_name", "model_size", "recipe")
-    flags: dict[str, Any] = {name: settings[name] for name in named if name in settings}
-    for tree in (flags, {}):
-        try:
-            values = values_of(from_dict(tree))
-        except UserError:  # another version's
-            continue
-        values |= {name: all_flags()[name].default for name in named}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    return {}
 
 
 def lineage_of(run: Run) -> list[dict[str, Any]]:
     """The run's parent, that one's parent, and so on, with what each step changed."""
     chain: list[dict[str, Any]] = []
-    seen = {run.run_id}
+    ancestors = {run.run_id}
     while len(chain) < ANCESTORS:
         step = run.read("lineage.json")
         parent = step.get("parent")
-        if not isinstance(parent, str) or parent in seen or Path(parent).name != parent:
+        if not isinstance(parent, str) or parent in ancestors or Path(parent).name != parent:
             break
-        seen.add(parent)
+        ancestors.add(parent)
         run = Run(run.path.parent / parent)
         chain.append({"parent": parent, "name": run.name, "how": step.get("how"), "changes": step.get("changes")})
         chain[-1]["here"] = run.path.is_dir()
@@ -165,19 +152,6 @@ def log_of(path: Path, names: list[str], console: str) -> dict[str, str]:
     return {"file": name, "tail": "\n".join(lines[-TAIL:]), "cut": "yes" if len(lines) > TAIL or size > LONGEST else ""}
 
 
-# What people look for first, when it differs.
-KEY_SETTINGS = (
-    *("model_name", "model_size", "recipe", "ebt_type", "mcmc_num_steps", "mcmc_step_size", "peak_learning_rate"),
-    *(
-        "batch_size_per_device",
-        "context_length",
-        "dataset_name",
-        "tokenizer",
-        "truncate_mcmc",
-        "no_mcmc_detach",
-        "seed",
-    ),
-)
 PLACES = ("step", "epoch", "seconds", "flops")  # and the unit of the task
 
 
@@ -208,7 +182,7 @@ def row_of(record: IndexedRun, spark: list[float | None], has_page: bool) -> dic
         "note": facts["note"],
         "alarms": facts["alarms"],
         "notes": facts["notes"],
-        "settings": {name: value for name, value in record.settings.items() if name not in NOT_COMPARED},
+        "settings": {name: value for name, value in record.settings.items() if name not in record_flags()},
         "metrics": {name: [*rounded(record.last[name], best[name][0]), best[name][1]] for name in names},
         "spark": spark,
         **{name: record.last.get(name) for name in (*PLACES, task.unit)},
@@ -256,6 +230,6 @@ def differing(rows: list[dict[str, Any]]) -> list[str]:
         for name, value in row["settings"].items():
             values.setdefault(name, Counter())[repr(value)] += 1
     varied = {name: counts for name, counts in values.items() if len(counts) > 1 or counts.total() < len(rows)}
-    order = {name: place for place, name in enumerate(KEY_SETTINGS)}
+    order = {name: place for place, name in enumerate(flags_shown_first())}
     rare = {name: max(counts.values()) > 0.9 * len(rows) for name, counts in varied.items()}
     return sorted(varied, key=lambda name: (rare[name], order.get(name, len(order)), -len(varied[name]), name))

@@ -94,8 +94,15 @@ class Site:
         same = {
             name: value for name, value in (listed[0]["settings"] if listed else {}).items() if name not in settings
         }
-        tasks = {record.task.name: task_words(record.task) for record in reversed(self.records)}
-        content = {"runs": public(listed, settings), "tasks": tasks, "settings": settings, "shared": same}
+        tasks = {
+            record.task.name: record.task for record in sorted(self.records, key=lambda each: len(each.task.measures))
+        }
+        content = {
+            "runs": public(listed, settings),
+            "tasks": {name: task_words(task) for name, task in tasks.items()},
+            "settings": settings,
+            "shared": same,
+        }
         index = script("EBT.index", content)
         write_if_changed(self.pages / "runs.js", index)
         mark = hashlib.sha1(index.encode()).hexdigest()
@@ -120,7 +127,7 @@ class Site:
             write_if_changed(self.data / f"{record.run_id}.curves.js", script(f"EBT.curves[{quoted(file)}]", curves))
             spark_line = spark(columns, record.task)
         try:
-            details = details_of(run, summarise(record, self.records))
+            details = details_of(run, summarise(record, self.records), record.best)
         except OSError:  # it was removed just now, or is not ours to read
             return CachedPage(is_old=True)
         write_if_changed(self.data / f"{record.run_id}.js", script(f"EBT.details[{quoted(file)}]", details))

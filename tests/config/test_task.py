@@ -206,7 +206,9 @@ def test_measures_of_language_are_kept_with_the_run() -> None:
         "better": "lower",
         "split": True,
         "scale": 1.0,
+        "instead": "bits_per_byte",
     }
+    assert record["decides"]["unit"] == ["tokenizer"] and record["decides"]["row"] == ["context_length"]
     measures = measures_of_record(record)
     for column, title in {
         "valid_loss": "validation loss",

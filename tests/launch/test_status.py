@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.text import shortened
 from launch.__main__ import main
 from launch.slurm import OVER, PENDING, SQUEUE_FIELDS, STATES, Job, RunStatus, SlurmJobs, read_jobs, status_of
 from launch.status import compact, short_time
-from runs.run import Run, shortened
+from runs.run import Run
 from runs.slurm import run_slurm
 from tests.launch.run_folders import Programs, began, ended, logs, programs, stamp, write_run
 

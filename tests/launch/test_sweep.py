@@ -364,6 +364,7 @@ def test_a_sweep_on_this_machine(launcher: Launcher) -> None:
     assert (first.path / "code").resolve() == (second.path / "code").resolve(), "one snapshot for all"
     record = {
         "config.json",
+        "task.json",
         "command.txt",
         "code.json",
         "code.diff",

@@ -16,6 +16,8 @@ import pytest
 from config import parse_command_line
 from config.record import to_dict
 from runs.__main__ import main
+from runs.folder import task_record_of
+from tests.runs.points import TASK
 
 
 @cache
@@ -85,39 +87,24 @@ def fake_run(
     return path
 
 
-# The task.json of a task that is none of this project's: a higher score is better.
-POINTS_TASK: dict[str, Any] = {
-    "name": "mixture",
-    "unit": "points",
-    "headline": "valid_score",
-    "models": {"ebt": "energy model"},
-    "measures": [
-        {
-            "name": "score",
-            "title": "score",
-            "unit": "share of points",
-            "better": "higher",
-            "split": True,
-            "scale": None,
-        },
-        {"name": "rmse/*", "title": "error of *", "unit": "mm", "better": "lower", "split": True, "scale": 1.0},
-        {"name": "noise", "title": "level of the noise", "unit": "mm", "better": None, "split": False, "scale": None},
-    ],
-    "twin": {},
-}
-
-
 def make_point_run(
     logs: Path, name: str = "spots", *flags: str, day: int = 1, scores: tuple[float, ...] = (0.5, 0.9, 0.8)
 ) -> Path:
-    """A run of that task, with a row a score every 10 steps."""
-    folder = make_run(logs, name, *flags, "--max_steps", "30", day=day, losses=())
-    (folder / "task.json").write_text(json.dumps(POINTS_TASK))
+    """A run of a task from outside, tests/runs/points.py, with a row a score every 10 steps."""
+    flags = ("--task", TASK.name, *flags, "--max_steps", "30")
+    folder = make_run(logs, name, *flags, day=day, losses=())
+    (folder / "task.json").write_text(json.dumps(task_record_of(parse_command_line(list(flags)))))
+    write_rows(folder / "metrics.jsonl", *point_rows(scores))
+    return folder
+
+
+def point_rows(scores: tuple[float, ...]) -> list[dict[str, Any]]:
+    rows = []
     for place, score in enumerate(scores, 1):
         row = {"step": 10 * place, "epoch": 0.1, "points": 1000 * place, "flops": 1e9 * place, "seconds": 5 * place}
         row |= {"attempt": 1, "train_score": score + 0.1, "noise": 0.3, "valid_rmse/left": 2.0 - score}
-        write_rows(folder / "metrics.jsonl", row | {"valid_score": score, "points_per_second": 200.0 + place})
-    return folder
+        rows.append(row | {"valid_score": score, "valid_near": score / 2, "points_per_second": 200.0 + place})
+    return rows
 
 
 def row_at(step: int, loss: float) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from benchmarks import runs_list
 from runs.__main__ import main
 from runs.index import load
 from runs.list import default_columns, fitting
-from runs.summary import amount, duration, figure, summarise
+from runs.summary import summarise
 from tests.conftest import ROOT
 from tests.runs.folders import Command, make_run, write_rows
 
@@ -226,7 +226,7 @@ def test_what_cannot_be_compared_is_not(logs: Path) -> None:
     assert summarise(records[0], records).takeaways == ["It did not finish: interrupted: SIGTERM."]
     assert summarise(records[1], records).takeaways == [
         "No verdict against old_20260104-120000_04abcd: the tokenizers differ, and there is no step at which both were "
-        "validated over the same text."
+        "validated over the same data."
     ]
 
 
@@ -334,10 +334,13 @@ def test_the_best_of_each_kind_of_validation(runs: Command) -> None:
         write_rows(make_run(runs.logs, f"n{day}", day=day, losses=()) / "metrics.jsonl", validated(10, loss, targets))
     told = [line for line in runs("best").splitlines() if ": validation loss" in line]
     assert told == [
-        "n7_20260107-120000_07abcd: validation loss 1.4000 at step 10, the lowest of 2 on pydocs, bytes, 512 tokens.",
-        "timed_20260102-120000_02abcd: validation loss 1.7000 at step 20, the lowest of 2 on pydocs, bytes.",
-        "n8_20260108-120000_08abcd: validation loss 1 at step 10, the lowest of 1 on pydocs, bytes, 64 tokens.",
-        f"{easy.name}: validation loss 0.9000 at step 10, the lowest of 1 on pydocs, bytes.",
+        "n7_20260107-120000_07abcd: validation loss 1.4000 at step 10, the lowest of 2 on pydocs, bytes, "
+        "max_documents 0, 512 tokens.",
+        "timed_20260102-120000_02abcd: validation loss 1.7000 at step 20, the lowest of 2 on pydocs, bytes, "
+        "max_documents 0.",
+        "n8_20260108-120000_08abcd: validation loss 1 at step 10, the lowest of 1 on pydocs, bytes, "
+        "max_documents 0, 64 tokens.",
+        f"{easy.name}: validation loss 0.9000 at step 10, the lowest of 1 on pydocs, bytes, max_documents 5.",
     ]
     assert "Only runs of one line can be compared" in runs("best")
     write_rows(make_run(runs.logs, "bpe", "--tokenizer", "bpe:300", day=9, losses=()) / "metrics.jsonl",
@@ -403,18 +406,6 @@ def test_a_run_is_found_by_a_path_wherever_it_lies(runs: Command, tmp_path: Path
     assert runs.refused("show", str(lost)) == (
         f"RUN is {lost}: it does not lie in a folder runs/, where runs are; give its id instead."
     )
-
-
-def test_figures() -> None:
-    assert [figure(value) for value in (2, 2.0, 1.93899, 0.00024, 12345.678, float("nan"), True)] == [
-        *("2", "2", "1.9390", "0.00024", "1.235e+04", "nan", "true")
-    ]
-    assert [amount(value) for value in (819_200, 1_300_000, 2e9, 1.2e15)] == [
-        *("819,200", "1.3 million", "2 billion", "1.2e+15")
-    ]
-    assert [duration(value) for value in (3, 463.4, 7300, 200_000, -1, "x")] == [
-        *("3 s", "7 min 43 s", "2 h 1 min", "2 d 7 h", "?", "?")
-    ]
 
 
 def test_commands_answer_without_torch() -> None:

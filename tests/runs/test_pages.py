@@ -125,7 +125,7 @@ def test_a_series_says_over_how_much_it_was_evaluated() -> None:
     columns["valid_bits_per_byte"] = Column(steps, loss / math.log(2) / 4)  # four bytes a token
     series = curves_of(columns, {})["series"]
     assert series["valid_loss"]["of"] == [512, 64, 64, 512]
-    assert series["valid_bits_per_byte"]["of"] == [2050, 256, 256, 2050]  # bytes, to three digits
+    assert series["valid_bits_per_byte"]["of"] == [1420, 177, 177, 1420]  # in proportion to the bytes
     assert series["valid_loss"]["instead"] == "valid_bits_per_byte"
     assert series["valid_loss"]["needs"] == ["data", "limits", "tokenizer"]
     assert series["valid_bits_per_byte"]["needs"] == ["data", "limits"]
@@ -141,7 +141,7 @@ def test_the_terms_of_a_loss_are_told_as_shares() -> None:
     }
     series = curves_of(columns, {"contrastive_loss_coeff": 0.1})["series"]
     assert series["loss_share/contrastive_loss"]["y"] == [0.25, 0.5]
-    assert series["loss_share/cross_entropy"]["y"] == [0.75, 0.5]
+    assert series["loss_share/reconstruction"]["y"] == [0.75, 0.5]
     assert "loss_share/contrastive_loss" not in curves_of(columns, {})["series"]
 
 

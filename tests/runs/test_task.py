@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from config import parse_command_line
+from runs.folder import RunFolder
 from runs.metrics import LANGUAGE, LANGUAGE_TASK, schema, task_from_text
 from runs.pages.site import Site
 from runs.run import Run
-from tests.runs.folders import Command, make_point_run, make_run, write_rows
+from tests.runs.folders import Command, make_point_run, make_run, point_rows, write_rows
+from tests.runs.points import TASK
 
 POINTS = "points"
 
@@ -35,9 +38,11 @@ def test_an_older_folder_is_of_language(tmp_path: Path) -> None:
 
 def test_columns_are_resolved_by_the_measures_of_the_task(runs: Command) -> None:
     run = Run(next((runs.logs / "runs").glob("sharp*")))
-    assert run.task.name == "mixture" and run.task.headline_on("train") == "train_score" and run.task.label == "score"
-    found = schema(["step", POINTS, "points_per_second", "valid_score", "test_rmse/left", "noise", "new_one"], run.task)
-    assert {name: tuple(words.values()) for name, words in found.items()} == {
+    assert run.task.name == TASK.name and run.task.headline_on("train") == "train_score" and run.task.label == "score"
+    columns = schema(
+        ["step", POINTS, "points_per_second", "valid_score", "test_rmse/left", "noise", "new_one"], run.task
+    )
+    assert {name: tuple(words.values()) for name, words in columns.items()} == {
         "step": ("optimizer step", "steps", None),
         POINTS: ("points trained on", POINTS, None),
         "points_per_second": ("speed", "points per second", "higher"),
@@ -69,14 +74,15 @@ def test_runs_of_several_tasks_have_their_own_columns(runs: Command) -> None:
     assert runs("best", "valid_score").startswith("sharp_") and runs("best").startswith("text_")
 
 
-def test_it_is_told_in_its_own_words(runs: Command) -> None:
-    told = runs("show", "dull")
-    assert "An energy model of size" in told and "3,000 points and took" in told and ", 200 points/s" in told
-    assert "Validation score 0.6000." in told
-    assert "At step 30 its validation score is 0.6000; sharp_20260101-120000_01abcd, of another seed, has" in told
-    assert "nats" not in told and "token" not in told.replace("tokenizer", "")
-    told = runs("show", "sharp")
-    assert "Its best validation was at step 20; since then it got worse by 0.1." in told
+def test_it_is_shown_in_its_own_words(runs: Command) -> None:
+    text = runs("show", "dull")
+    for words in ("An energy model on corners, 1 steps.", "3,000 points and took", ", 200 points/s"):
+        assert words in text
+    assert "Validation score 0.6000." in text
+    assert "At step 30 its validation score is 0.6000; sharp_20260101-120000_01abcd, of another seed, has" in text
+    assert "nats" not in text and "token" not in text
+    text = runs("show", "sharp")
+    assert "Its best validation was at step 20; since then it got worse by 0.1." in text
 
 
 def test_it_is_compared_in_its_own_unit(runs: Command) -> None:
@@ -85,6 +91,9 @@ def test_it_is_compared_in_its_own_unit(runs: Command) -> None:
     }
     assert rows["points"] == ["3,000", "3,000"] and rows["best valid_score"] == ["0.9000", "0.6000"]
     assert "tokens" not in rows
+    make_point_run(runs.logs, "pentagon", "--num_modes", "5", "--noise_level", "0.1", day=3)
+    _, _, data = runs("diff", "sharp", "pentagon").partition("\nData\n")
+    assert data.split("\n")[0].split() == ["num_modes", "3", "5"] and "noise_level" not in data
 
 
 def test_it_is_exported_with_its_places_first(runs: Command) -> None:
@@ -96,11 +105,11 @@ def test_its_page_has_its_words(runs: Command) -> None:
     Site(runs.logs).write()
     data = {file.name.partition(".")[0]: file.read_text() for file in (runs.logs / "pages").glob("*.js")}
     index: dict[str, Any] = json.loads(data["runs"].partition(" = ")[2].rstrip(";\n"))
-    words = index["tasks"]["mixture"]
+    words = index["tasks"][TASK.name]
     assert (words["unit"], words["headline"], words["columns"]["train"]) == (POINTS, "valid_score", "train_score")
     assert words["measures"]["valid_score"]["better"] == "higher"
     row = next(row for row in index["runs"] if row["name"] == "sharp")
-    assert row["metrics"]["valid_score"] == [0.8, 0.9, 20] and row[POINTS] == 3000 and row["task"] == "mixture"
+    assert row["metrics"]["valid_score"] == [0.8, 0.9, 20] and row[POINTS] == 3000 and row["task"] == TASK.name
 
 
 def test_the_best_of_a_sample_does_not_hold_against_the_whole(runs: Command) -> None:
@@ -110,3 +119,43 @@ def test_the_best_of_a_sample_does_not_hold_against_the_whole(runs: Command) -> 
             folder / "metrics.jsonl", {"step": seen + round(100 * score), "valid_score": score, "valid_targets": seen}
         )
     assert runs("best", "--where", "name=sampled").startswith("sampled_20260105-120000_05abcd: validation score 0.7000")
+
+
+def test_a_folder_that_is_created_knows_its_task(runs: Command) -> None:
+    flags = ["--task", TASK.name, "--run_name", "new", "--logs_dir", str(runs.logs), "--num_modes", "5"]
+    folder = RunFolder.create(parse_command_line(flags)).path
+    run = Run(folder)
+    assert (run.task.name, run.task.unit, run.task.headline) == (TASK.name, POINTS, "valid_score")
+    assert "num_modes" in run.task.decides["data"] and run.task.decides["unit"] == run.task.decides["row"] == ()
+    assert runs.names("--where", "num_modes=5") == ["new"]
+    write_rows(folder / "metrics.jsonl", *point_rows((0.1, 0.95)))
+    assert runs.names("--where", "valid_near>0.35") == ["new", "sharp"]
+    assert "  num_modes  5" in runs("show", "new")
+    for text in ("other data (--num_modes 3 and 5)", "num_modes 5 instead of 3"):
+        assert text in runs("show", "new")
+
+
+def test_only_runs_of_the_same_data_are_ranked_together(runs: Command) -> None:
+    assert runs("best", "valid_near").startswith("sharp_20260101-120000_01abcd: validation near its corner 0.4500")
+    make_point_run(runs.logs, "pentagon", "--num_modes", "5", day=3, scores=(0.95,))
+    lines = runs("best", "valid_near").splitlines()
+    firsts = [line for line in lines if "the highest of" in line]
+    assert [line.partition("_")[0] for line in firsts] == ["sharp", "pentagon"]
+    assert firsts[1].endswith("the highest of 1 on corners, num_modes 5.")
+    assert lines[-1] == "Only runs of one line can be compared: of the same data and validated points."
+
+
+def test_it_is_repeated_with_its_own_flags(runs: Command) -> None:
+    make_point_run(runs.logs, "pentagon", "--num_modes", "5", day=3)
+    words = runs("rerun", "pentagon", "--dry_run", "--set", "noise_level=0.1").split()
+    assert words[words.index("--task") + 1] == TASK.name
+    assert words[words.index("--num_modes") + 1] == "5" and words[words.index("--noise_level") + 1] == "0.1"
+
+
+def test_language_says_what_decides_on_its_numbers() -> None:
+    decides = LANGUAGE_TASK.decides
+    assert decides["unit"] == ("tokenizer",) and decides["row"] == ("context_length",)
+    assert {"dataset_name", "max_documents", "validation_split_pct"} <= set(decides["data"])
+    assert LANGUAGE_TASK.instead_of("test_loss") == "test_bits_per_byte" and LANGUAGE_TASK.instead_of("step") is None
+    columns = ("valid_loss", "train_perplexity", "valid_bits_per_byte", "valid_accuracy", "loss")
+    assert [LANGUAGE_TASK.restates_headline(name) for name in columns] == [False, True, True, False, False]

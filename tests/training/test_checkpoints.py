@@ -101,7 +101,7 @@ def test_weights_of_another_model(door: Door) -> None:
     flags = ("--execution_mode", "finetune", "--finetuning_model_ckpt", checkpoint)
     output = door(*flags, "--ffn_dim_multiplier", "2", status=2)
     assert "--finetuning_model_ckpt: its weights do not fit this model: network.blocks.0.feed_forward" in output
-    assert "use the same --tokenizer, --model_size and architecture flags." in output
+    assert "use the same --task, --model_size and other flags of the model." in output
 
 
 def test_finetuning_starts_from_the_weights_and_tests_them(door: Door) -> None:

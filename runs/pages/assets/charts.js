@@ -64,17 +64,6 @@ EBT.math.parts = function ({ x, y, of }) {
   return [...found.values()].sort((a, b) => size(b) - size(a) || b.of - a.of);
 };
 
-// The best value of a series and its step, after step 0 and over the most data; [] where there is none.
-EBT.math.best = function ({ x, y, of, better }) {
-  const known = x.map((step, place) => ({ step, y: y[place], of: of ? of[place] : 0 })).filter(({ y }) => y !== null);
-  const trained = known.filter(({ step }) => step > 0);
-  const left = trained.length ? trained : known;
-  const most = Math.max(...left.map(({ of }) => of));
-  const sign = better === "higher" ? -1 : 1;
-  const ranked = left.filter(({ of }) => of === most).sort((a, b) => sign * (a.y - b.y));
-  return ranked.length ? [ranked[0].y, ranked[0].step] : [];
-};
-
 // Places at which all of the curves are known, evenly spread; none where they do not overlap.
 EBT.math.grid = function (curves, count = 400) {
   const start = Math.max(...curves.map(([xs]) => xs[0] ?? Infinity));
@@ -219,7 +208,7 @@ EBT.axesOf = (units) => ({
   flops: { label: "FLOPs", title: "training FLOPs" },
 });
 
-// Seconds told in the unit that suits their range: [divisor, unit].
+// Seconds in the unit that suits their range: [divisor, unit].
 EBT.timeUnit = (longest) =>
   longest > 172800 ? [86400, "d"] : longest > 7200 ? [3600, "h"] : longest > 300 ? [60, "min"] : [1, "s"];
 
@@ -322,7 +311,7 @@ EBT.draw = (element, traces, layout) =>
     toImageButtonOptions: { format: "svg" },
   });
 
-// A sheet of paper is white and narrower than a window, and nobody tells a chart.
+// Paper is white and narrower than a window: charts are drawn again for it.
 EBT.refit = function (printing) {
   const { classList, dataset } = document.documentElement;
   const theme = dataset.theme || "";

@@ -74,6 +74,8 @@ EBT.date = function (seconds) {
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}`;
 };
 EBT.plural = (count, word) => `${count.toLocaleString("en-US")} ${word}${count === 1 ? "" : "s"}`;
+// Names of flags as a person says them, of several: tokenizers.
+EBT.plurals = (names) => names.map((name) => `${name.replaceAll("_", " ")}s`).join(" and ");
 EBT.shown = (value) => (typeof value === "string" ? value : (JSON.stringify(value) ?? ""));
 EBT.upper = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 

@@ -156,13 +156,12 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
 
   // ---- which runs may be compared
 
-  // series.needs has what must be the same: some of these, and always the task.
+  // series.needs has what must be the same: some of these or the unit, and always the task.
   const WORDS = {
     task: "other tasks",
     data: "other data",
     limits: "other limits of validation",
     overfitting: "other training batches",
-    tokenizer: "other tokenizers",
   };
   const flagsOf = (run, kind) => {
     if (kind === "task") return { task: run.task.name };
@@ -173,7 +172,7 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
 
   // Why the metric of these runs says nothing about which is better: {kind: words}; empty where nothing is in the way.
   EBT.obstacles = function (runs, { needs }) {
-    const found = {};
+    const obstacles = {};
     for (const kind of ["task", ...needs]) {
       const all = runs.map((run) => flagsOf(run, kind));
       const differ = [...new Set(all.flatMap(Object.keys))].filter(
@@ -182,9 +181,9 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
       const told = (value) => EBT.shown(value === undefined ? "unknown" : (value ?? "none"));
       const values = (name) => [...new Set(all.map((flags) => told(flags[name])))].join(" and ");
       const flags = differ.map((name) => `--${name} ${values(name)}`).join(", ");
-      if (differ.length) found[kind] = `${WORDS[kind]} (${flags})`;
+      if (differ.length) obstacles[kind] = `${WORDS[kind] || `other ${EBT.plurals(differ)}`} (${flags})`;
     }
-    return found;
+    return obstacles;
   };
 
   // The groups that can be compared with one another, as many as there are, and the others.
@@ -621,7 +620,7 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
     document.getElementById("verdict").replaceChildren(...[verdict(curves, groups, series)].filter(Boolean));
   }
 
-  // A loss per token of two tokenizers is a number of two units; the column that series.instead names is of one.
+  // A loss per unit says nothing where the units differ (tokenizers); the column that series.instead names does.
   function verdict(curves, groups, series) {
     const near = (some) =>
       some.every(({ exact }) => exact) ? 0 : 0.01 * Math.min(...some.map(({ xs }) => xs[xs.length - 1]));
@@ -631,10 +630,10 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
     if (
       other &&
       others.length === curves.length &&
-      "tokenizer" in EBT.obstacles(runsOf(curves), series) &&
+      "unit" in EBT.obstacles(runsOf(curves), series) &&
       !Object.keys(EBT.obstacles(runsOf(curves), other)).length
     ) {
-      const note = `in ${other.unit}, since the tokenizers differ`;
+      const note = `in ${other.unit}, since the ${EBT.plurals(Object.keys(curves[0].run.measured_on.unit))} differ`;
       return EBT.verdictCard(groupsOf(others), other, near(others), placeText, note);
     }
     return EBT.verdictCard(groups, series, near(curves), placeText);

@@ -17,7 +17,7 @@
     const final = (name) => (series[name] ? series[name].y.filter((y) => y !== null).pop() : null);
     const end = (axis) => (curves.places[axis] ? curves.places[axis][curves.places[axis].length - 1] : null);
     const { headline, columns, facts, measures, unit } = run.task;
-    const [best, at] = series[headline] ? EBT.math.best(series[headline]) : [];
+    const [best, at] = run.best || [];
     const words = (name) => series[name] || measures[name];
     const isShare = (name) => words(name).unit.startsWith("share");
     const text = (name) => (isShare(name) ? `${(100 * final(name)).toFixed(1)}\u2009%` : EBT.fixed(final(name), 3));
@@ -58,7 +58,7 @@
             Number.isFinite(run.failure.step) ? ` at step ${EBT.number(run.failure.step)}` : "",
             run.failure.cause === run.state ? "" : `: ${run.failure.cause}`,
           ),
-          run.failure.said ? h("code", {}, run.failure.said) : null,
+          run.failure.line ? h("code", {}, run.failure.line) : null,
         )
       : null;
 
@@ -347,10 +347,11 @@
     { title: "Disk", of: ["read_bytes", "written_bytes"], unit: "bytes" },
   ];
   const AXES = EBT.axesOf([unit]);
-  const SAID_ELSEWHERE = /_(perplexity|bits_per_byte|targets)$/; // the loss in other words, and a constant
+  // What another chart has: the headline in other words, and how many units were evaluated.
+  const isElsewhere = (name, series) => series.again || name.endsWith("_targets");
 
   function groupsOf(curves, groups) {
-    const left = new Set(Object.keys(curves.series).filter((name) => !SAID_ELSEWHERE.test(name)));
+    const left = new Set(Object.keys(curves.series).filter((name) => !isElsewhere(name, curves.series[name])));
     const constant = [...left].filter((name) => new Set(curves.series[name].y).size === 1 && !/loss/.test(name));
     const found = [];
     for (const group of groups) {
