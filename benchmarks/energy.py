@@ -173,8 +173,9 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         return growth_times(point, job["budget"])
     ebt, baseline = point.ebt(), point.baseline()
     if job["task"] == "times":
-        flops = {"a": concatenated_flops(ebt, point), "b": step_cost(ebt, point.rows, point.context).flops}
-        flops["d"] = step_cost(baseline, point.rows, point.context).flops
+        shapes = {"input_ids": point.batch().to("meta")}
+        flops = {"a": concatenated_flops(ebt, point), "b": step_cost(ebt, shapes).flops}
+        flops["d"] = step_cost(baseline, shapes).flops
         steps, compiling = steps_of(job["forms"], ebt, baseline, point.batch())
         return {"times": best_times(steps, job["budget"]), "compile": compiling, "flops": flops}
     steps, _ = steps_of(job["forms"], ebt, baseline, point.batch())

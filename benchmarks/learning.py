@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
+import torch
+
 from benchmarks.sheet import Sheet
 from config import parse_command_line
 from config.settings import Transformer
@@ -100,7 +102,9 @@ def model_of(flags: str) -> tuple[LanguageModel, int, int]:
 
 
 def step_flops(flags: str) -> float:
-    return mean(cost.flops for cost in batch_costs(*model_of(flags)).values())
+    model, rows, length = model_of(flags)
+    shapes = {"input_ids": torch.empty(rows, length + 1, dtype=torch.int64, device="meta")}
+    return mean(cost.flops for cost in batch_costs(model, shapes).values())
 
 
 def parameters(flags: str) -> int:

@@ -32,9 +32,9 @@ def utilisation(name: str, flags: list[str], batch_size: int) -> list[dict[str, 
     config = parse_command_line([*flags, "--batch_size_per_device", str(batch_size)])
     length = config[Transformer].context_length
     model = TASK.model(config, TextSpec(258, 256, 257))
-    flops = step_cost(model, batch_size, length).flops
     optimizer = build_optimizer(model, config.optimizer, batch_size)
     batch = {"input_ids": torch.randint(0, 256, (batch_size, length + 1))}
+    flops = step_cost(model, {"input_ids": batch["input_ids"].to("meta")}).flops
     square = torch.randn(2048, 2048)
 
     def step() -> None:

@@ -11,6 +11,7 @@ import math
 import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
@@ -47,6 +48,7 @@ class Measure:
     scale: float | None = None  # a change that matters; None: the first value measured
     derive: Callable[[Results, SplitFacts], float] | None = None  # from other results and facts of the split
     instead: str = ""  # the measure that says the same for any unit, to compare runs by whose units differ
+    line: str | None = None  # its part of the line of an evaluation, such as "loss {:.4f} nats"
 
     @property
     def is_pattern(self) -> bool:
@@ -61,10 +63,30 @@ class Measure:
         part = name.removeprefix(before).removesuffix(after) if self.is_pattern else ""
         return replace(self, name=name, title=self.title.replace("*", part))
 
+    @property
+    def is_share(self) -> bool:
+        return self.unit.startswith("share of ")
+
+    @property
+    def heading(self) -> str:
+        """The heading of its column in a table: nats per token; near its corner, share of points."""
+        if not self.unit or self.unit == self.title:
+            return self.title
+        return self.unit if self.title == "loss" else f"{self.title}, {self.unit}"
+
+    def format(self, value: float) -> str:
+        return f"{value:.1%}" if self.is_share else f"{value:.4f}"
+
+    def sentence(self, value: float) -> str:
+        """A value in the line of an evaluation."""
+        if self.line is not None:
+            return self.line.format(value)
+        return " ".join(filter(None, (self.title, self.format(value), "" if self.is_share else self.unit)))
+
 
 @dataclass(frozen=True)
 class Alarm:
-    """A measure out of its range: what it means and what people usually do."""
+    """A measure of a validation that is too low: what it means, with {} for its value, and what people usually do."""
 
     kind: str
     measure: str
@@ -96,6 +118,11 @@ class TaskFacts:
     legacy: ClassVar[tuple[str, str | None] | None] = None  # --modality and --image_task of older scripts
     commands: ClassVar[Mapping[str, Command]] = {}
     alarms: ClassVar[tuple[Alarm, ...]] = ()
+
+    @property
+    def one_unit(self) -> str:
+        """The unit in the singular: token."""
+        return self.unit.removesuffix("s")
 
     def measures(self, values: Mapping[str, Any]) -> tuple[Measure, ...]:
         """Those of a run with these settings, the headline first."""
@@ -167,6 +194,23 @@ def task_record(task: TaskFacts, values: Mapping[str, Any]) -> dict[str, Any]:
 def measures_of_record(record: Mapping[str, Any]) -> tuple[Measure, ...]:
     """The measures of a task.json."""
     return tuple(Measure(**measure) for measure in record.get("measures", ()))
+
+
+def derived(measures: Sequence[Measure], results: Results, facts: SplitFacts) -> dict[str, float]:
+    """The results, and the measures that are derived from them as far as they allow it."""
+    complete = dict(results)
+    for measure in measures:
+        if measure.derive is not None:
+            with suppress(KeyError):
+                complete[measure.name] = measure.derive(complete, facts)
+    return complete
+
+
+def evaluation_line(measures: Sequence[Measure], results: Results) -> str:
+    """The headline and two more, each with its unit; those that have a `line` come before others."""
+    candidates = [measure for measure in measures if measure.split and measure.better and measure.name in results]
+    lines = [measure for measure in candidates if measure.line is not None] or candidates
+    return ", ".join(measure.sentence(results[measure.name]) for measure in lines[:3])
 
 
 def headline(measures: Sequence[Measure]) -> str:

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -28,6 +29,7 @@ from data.stream import EMPTY_ROW, BatchStream, evaluation_batches, row_order, s
 Batch = dict[str, Tensor]
 
 RECORD = "data.json"  # in a run's folder
+SPEC = "spec.json"
 SAMPLE_UNITS = 16_384  # of the validation split, enough to tell checkpoints of a run apart
 
 
@@ -146,6 +148,12 @@ class Processor(Protocol):
 
     def save(self, folder: Path) -> Mapping[str, Any] | None:
         """Write its files into a run's folder; what is returned is added to data.json."""
+
+
+class NoProcessor:
+    """Of data whose rows are batches already."""
+
+    def save(self, folder: Path) -> None: ...
 
 
 def collate(batch: Batch) -> Batch:
@@ -409,11 +417,22 @@ class DataModule(pl.LightningDataModule):
 
 
 def save_data(data: DataModule, run: Path) -> None:
-    """Write data.json and the processor's files into a run's folder, so that a copied folder can be used elsewhere.
+    """Write data.json, spec.json and the processor's files into a run's folder, so that a copy can be used elsewhere.
 
     The record comes last, so that what it names is there.
     """
     saved = data.processor.save(run) or {}
+    write_text(run / SPEC, json.dumps(data.spec.to_dict(), indent=1) + "\n")
     splits = {name: rows.record() for name, rows in data.rows.items()}
     record = {"fingerprint": data.fingerprint, "origin": dict(data.origin), "splits": splits, **saved}
     write_text(run / RECORD, json.dumps(record, indent=1) + "\n")
+
+
+def read_spec(run: Path, spec_class: str) -> Spec:
+    """What the model of a run was built from. spec_class: module:class"""
+    try:
+        tree = json.loads((run / SPEC).read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{run / SPEC} cannot be read: {error}.") from error
+    spec: Spec = resolve_name(spec_class).from_dict(tree)
+    return spec

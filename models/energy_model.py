@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -245,6 +246,28 @@ class EnergyModel(Model):
 
     def step_counts(self) -> tuple[int, ...]:
         return tuple(self.walk_settings.step_counts)
+
+    @contextmanager
+    def with_steps(self, count: int) -> Iterator[None]:
+        settings = self.walk_settings
+        repeats = settings.min_repeats if count == settings.step_counts[0] else settings.max_repeats
+        self.walk_settings = replace(settings, min_repeats=repeats, max_repeats=repeats)
+        try:
+            yield
+        finally:
+            self.walk_settings = settings
+
+    def meta_copy(self, batch: Batch) -> Self:
+        replay, self.replay = self.replay, None
+        try:
+            shadow = super().meta_copy(batch)
+        finally:
+            self.replay = replay
+        if replay is not None:
+            shadow.replay = ReplayBuffer(replay.rows, replay.share)
+            with torch.random.fork_rng(devices=[]):
+                shadow.training_step(batch, 0)  # a batch has replayed rows from then on
+        return shadow
 
     def learning_rates(self) -> dict[str, float]:
         if not self.walk_settings.learnable_step_size:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
 
 import pytorch_lightning as pl
 import torch
@@ -55,6 +57,20 @@ class Model(pl.LightningModule):
     def step_counts(self) -> tuple[int, ...]:
         """How many steps of a walk a training batch may take; (0,) without a walk."""
         return (0,)
+
+    @contextmanager
+    def with_steps(self, count: int) -> Iterator[None]:
+        """Every training batch takes this many steps, the fewest or the most of `step_counts`."""
+        yield
+
+    def meta_copy(self, batch: Batch) -> Self:
+        """A copy of shapes without memory, to count on it what a batch like this one costs."""
+        # It gets weights without memory at once: there may be no room for a second copy of a large model.
+        empty: dict[int, Any] = {
+            id(weight): nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=weight.requires_grad)
+            for weight in self.parameters()
+        }
+        return copy.deepcopy(self, empty).to("meta")
 
     def learning_rates(self) -> dict[str, float]:
         """Factors of the learning rate by parameter name or prefix; the longest match counts."""

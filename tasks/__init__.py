@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from config import RunConfig
 from config import task as facts
@@ -34,6 +34,8 @@ class Showing:
 class Task(facts.TaskFacts):
     """The facts of a task, and what needs torch: its data, its model, and what they are compared with."""
 
+    spec_class: ClassVar[str] = "data.module:Spec"  # module:class of what its model is built from
+
     def data(self, config: RunConfig, *runs: Path | None) -> DataModule:
         """Splits, spec and processor. runs: run folders; the first that has a processor that fits gives it."""
         raise NotImplementedError
@@ -44,19 +46,24 @@ class Task(facts.TaskFacts):
 
     def processor(self, config: RunConfig, folder: Path) -> Processor:
         """What turns raw input into a batch and a prediction into what a person reads; from a run folder alone."""
-        raise NotImplementedError
+        from data.module import NoProcessor
+
+        return NoProcessor()
 
     def spec(self, config: RunConfig, folder: Path) -> Spec:
         """What the model of a run was built from, from its folder alone."""
-        raise NotImplementedError
+        from data.module import read_spec
+
+        return read_spec(folder, self.spec_class)
 
     def references(self, data: DataModule, split: str, units: int) -> dict[str, dict[str, float]]:
         """{"bigram counts": {"loss": 2.27}}: what is reached without learning, by measures, on the first `units` units
         of a split. The first reference is what a model must beat."""
         return {}
 
-    def floor(self, data: DataModule) -> float | None:
-        """The validation loss that a model must get below to have learned anything; None: not known. Cheap."""
+    def floor(self, data: DataModule) -> tuple[str, float] | None:
+        """A reference by name, and its validation loss, which a model must get below to have learned anything; None:
+        not known. Cheap."""
         return None
 
     def shifted(self, data: DataModule) -> Rows | None:

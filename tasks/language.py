@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from config.checks import ResolvedFlags
 from config.energy import ENERGY_CHECKS, RECIPES, Energy, energy_measures, energy_rule
 from config.settings import RunConfig, Text, Transformer
-from config.task import Measure, Results, SplitFacts
+from config.task import Alarm, Measure, Results, SplitFacts
 from core.errors import UserError
 from tasks import Showing, Task
 from tasks.energy import energy_shape, replay_buffer, transformer_shape, walk_settings
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     from models.language import LanguageModel
 
 LOSS_UNIT = "nats per token"
+BYTES = "bits_per_byte"
+BITS = ("bits per byte", "bits per byte")  # title and unit
+CONSTANT = Alarm(
+    "constant predictions",
+    "spread",
+    below=0.02,
+    text="predictions hardly depend on the context: over positions their standard deviation is {:.4f} "
+    "(of a probability; a model that reads has more than 0.1)",
+    advice="check that inputs reach the model (--debug_dataloader, --debug_unused_parameters), raise --mcmc_step_size, "
+    "or lower the learning rate: --overfit_batches 1 tells whether it can learn at all",
+)
 
 
 def bits_per_byte(results: Results, facts: SplitFacts) -> float:
@@ -47,17 +58,18 @@ class Language(Task):
     groups = (Transformer, Energy, Text)
     recipes = RECIPES
     checks = (*ENERGY_CHECKS, check_start)
+    alarms = (CONSTANT,)
 
     def measures(self, values: Mapping[str, Any]) -> tuple[Measure, ...]:
         """Those of a split, and what an energy adds to them."""
         return (
-            Measure("loss", "loss", LOSS_UNIT, "lower", scale=1.0, instead="bits_per_byte"),
-            Measure("perplexity", "perplexity", "", "lower", instead="bits_per_byte"),
-            Measure("accuracy", "accuracy", "share of tokens", "higher"),
+            Measure("loss", "loss", LOSS_UNIT, "lower", scale=1.0, line="loss {:.4f} nats", instead=BYTES),
+            Measure("perplexity", "perplexity", "", "lower", instead=BYTES),
+            Measure(BYTES, *BITS, "lower", derive=bits_per_byte, line="{:.4f} bits per byte"),
+            Measure("accuracy", "accuracy", "share of tokens", "higher", line="accuracy {:.1%}"),
             Measure("top5", "top-5 accuracy", "share of tokens", "higher"),
-            Measure("bits_per_byte", "bits per byte", "bits per byte", "lower", derive=bits_per_byte),
-            Measure("spread", "spread of the predictions over positions", "standard deviation of a probability"),
             Measure("targets", "tokens evaluated", "tokens"),
+            Measure("spread", "spread of the predictions over positions", "standard deviation of a probability"),
             *energy_measures(values, LOSS_UNIT),
         )
 
@@ -118,11 +130,12 @@ class Language(Task):
         losses = ngram_baselines(train, evaluated, data.spec.vocab_size)
         return {f"{name} counts": {"loss": loss} for name, loss in losses.items()}
 
-    def floor(self, data: DataModule) -> float:
+    def floor(self, data: DataModule) -> tuple[str, float]:
         """That of guessing by how often each token occurs."""
         from data.language.counts import unigram_baseline
 
-        return unigram_baseline(data.rows["train"].tokens, data.rows["valid"].tokens, data.spec.vocab_size)
+        train, valid = data.rows["train"].tokens, data.rows["valid"].tokens
+        return "unigram counts", unigram_baseline(train, valid, data.spec.vocab_size)
 
     def check(self, config: RunConfig, data: DataModule) -> None:
         """Refuse a replay buffer that does not fit into memory, before hours are spent on filling it."""

@@ -86,6 +86,12 @@ def test_imports_run_one_way(room: str) -> None:
         assert not wrong, f"{file} imports {wrong}, which {room} does without"
 
 
+def test_training_knows_no_language() -> None:
+    words = re.compile(r"input_ids|tokenizer|\bnats\b|bits_per_byte|vocab")
+    named = {file.name: found for file in modules("training") if (found := words.findall(file.read_text()))}
+    assert not named
+
+
 @pytest.mark.parametrize("name", FIXED)
 def test_names_that_people_type_exist(name: str) -> None:
     assert (ROOT / name).is_file()

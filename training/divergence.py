@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from config.energy import Energy
+from config.record import values_of
 from config.settings import Checkpoint, RunConfig
+from config.task import Measure, measure_of
 from core.files import append_row, point
 from data.stream import exclude_batches
 from runs import RunFolder
@@ -28,17 +29,21 @@ from training.recorder import MetricsFile
 
 WINDOW = 64  # batches that a loss is compared with
 WARM_UP = 20  # batches before a loss is judged
-SMALLEST_DEVIATION = 0.01  # nats: with a loss that hardly moves any change would look large
+SMALLEST_DEVIATION = 0.01  # of the scale of the loss: where it hardly moves, any change would look large
 SUSPECTS = 4  # batches before a spike that may have led to it
-MOST_NEGATIVE = 50  # batches in a row with a negative energy gap
+MOST_NEGATIVE = 50  # batches in a row in which a measure that must be positive is negative
 SPIKE_DISTANCE = 50  # batches; nearer spikes count as one
 
 
 class RunningLoss:
-    """Mean and standard deviation of the last losses; an unsteady start is soon out of the window."""
+    """Mean and standard deviation of the last losses; an unsteady start is soon out of the window.
 
-    def __init__(self, losses: Iterable[float] = ()) -> None:
+    scale: a change of the loss that matters.
+    """
+
+    def __init__(self, losses: Iterable[float] = (), scale: float = 1.0) -> None:
         self.losses = deque(losses, maxlen=WINDOW)
+        self.scale = scale
 
     @property
     def mean(self) -> float:
@@ -48,7 +53,7 @@ class RunningLoss:
     def deviation(self) -> float:
         mean = self.mean
         variance = math.fsum((loss - mean) ** 2 for loss in self.losses) / max(1, len(self.losses))
-        return max(math.sqrt(variance), SMALLEST_DEVIATION)
+        return max(math.sqrt(variance), SMALLEST_DEVIATION * self.scale)
 
     def deviations_over(self, loss: float) -> float:
         """Standard deviations between a loss and the mean; 0 during the warm-up."""
@@ -71,7 +76,8 @@ class RollbackRequested(Exception):
 
 @dataclass
 class PendingBatch:
-    """A batch whose numbers are still on the device. values: loss and energy gap. norm: where it completed a step."""
+    """A batch whose numbers are still on the device. values: the loss and the measures that must be positive. norm:
+    where it completed a step."""
 
     batch: Any
     batch_idx: int
@@ -84,27 +90,38 @@ class PendingBatch:
 class DivergenceGuard(pl.Callback):
     """Judges the loss of every batch before the backward pass, and the gradient norm after the step.
 
-    A number that is not finite never reaches a checkpoint: the run rolls back or stops. A spike of the loss, or an
-    energy that rises along the walk for many batches, is reported (warn) or undone (rollback). All processes judge the
-    mean of their numbers, so they decide alike.
+    A number that is not finite never reaches a checkpoint: the run rolls back or stops. A spike of the loss, or a
+    measure that must be positive (the energy drop along a walk) and is negative for many batches, is reported (warn) or
+    undone (rollback). All processes judge the mean of their numbers, so they decide alike.
 
     deferred: numbers stay on the device, without a sync at every step, until `judge_pending` is called: before a row is
     logged, before a validation and before every save. A rollback then returns to before the first bad batch.
     """
 
     def __init__(
-        self, folder: Path, config: RunConfig, print_line: Callable[[str], None], deferred: bool = False
+        self,
+        folder: Path,
+        config: RunConfig,
+        positive: Sequence[str],
+        measures: Sequence[Measure],
+        print_line: Callable[[str], None],
+        deferred: bool = False,
     ) -> None:
+        """positive: measures of a training step that must not stay negative. measures: of the task, the headline first;
+        its scale is that of the loss, and the first loss where it has none."""
         self.folder = folder
         self.config = config
+        self.positive = positive
+        self.declared = measures
+        self.scale = measures[0].scale
         self.settings = config.checkpoint
         # a --fast_dev_run leaves no checkpoint to return to
         self.rollback = self.settings.divergence_guard == "rollback" and not config.debugging.fast_dev_run
         self.print_line = print_line
-        self.loss_window = RunningLoss()
+        self.loss_window = RunningLoss(scale=self.scale or 0.0)
         self.losses: deque[float] = deque(maxlen=8)
         self.norms: deque[float] = deque(maxlen=8)
-        self.negative_batches = 0  # batches in a row with a negative energy gap
+        self.negative_batches = 0  # batches in a row in which one that must be positive is negative
         self.last_spike = -SPIKE_DISTANCE - 1
         self.events: list[dict[str, Any]] = []
         self.deferred = deferred
@@ -122,12 +139,13 @@ class DivergenceGuard(pl.Callback):
             "usual": list(self.loss_window.losses),
             "rising": self.negative_batches,
             "last_spike": self.last_spike,
+            "scale": self.loss_window.scale,
             **lists,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         state = {**self.state_dict(), **state}  # a checkpoint of a run without a guard has less
-        self.loss_window = RunningLoss(state["usual"])
+        self.loss_window = RunningLoss(state["usual"], self.scale or state["scale"])
         self.negative_batches, self.last_spike = state["rising"], state["last_spike"]
         self.losses, self.norms = deque(state["losses"], maxlen=8), deque(state["norms"], maxlen=8)
         self.events = list(state["events"])
@@ -141,19 +159,23 @@ class DivergenceGuard(pl.Callback):
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
         value = loss.detach() * trainer.accumulate_grad_batches
         measures = self.measures = getattr(pl_module, "measured", {})
-        pair = torch.stack([value, measures.get("energy_gap", torch.zeros_like(value)).to(value)])
+        absent = torch.zeros_like(value)
+        values = torch.stack([value, *(measures.get(name, absent).to(value) for name in self.positive)])
         if self.deferred:
-            self.pending.append(PendingBatch(self.batch, self.batch_idx, self.step, dict(measures), pair))
+            self.pending.append(PendingBatch(self.batch, self.batch_idx, self.step, dict(measures), values))
         else:
-            self.judge_loss(trainer, *mean_over_processes(trainer, pair).tolist())
+            self.judge_loss(trainer, *mean_over_processes(trainer, values).tolist())
         if self.settings.divergence_guard != "off":
             measures["divergences"] = torch.tensor(len(self.events))
 
-    def judge_loss(self, trainer: pl.Trainer, loss: float, gap: float) -> None:
+    def judge_loss(self, trainer: pl.Trainer, loss: float, *positive: float) -> None:
+        """positive: values of the measures that must be positive; 0 is ignored, as the energy gap of a single step."""
         self.loss = loss
         if not math.isfinite(loss):
             self.stop_or_roll_back(trainer, "loss", loss)
         self.losses.append(loss)
+        if not self.loss_window.scale:
+            self.loss_window.scale = abs(loss)
         if self.settings.divergence_guard == "off":
             return
         over = self.loss_window.deviations_over(loss)
@@ -164,11 +186,16 @@ class DivergenceGuard(pl.Callback):
             what = f"the loss is {loss:.4g}, {over:,.0f} deviations over its mean of {self.loss_window.mean:.4g}"
             if new or self.rollback:
                 self.report(trainer, f"{what} ± {self.loss_window.deviation:.2g}", 1 + SUSPECTS)
-        if gap != 0:  # as it is where a batch takes a single step
-            self.negative_batches = self.negative_batches + 1 if gap < 0 else 0
+        negative = {name: value for name, value in zip(self.positive, positive, strict=True) if value < 0}
+        if any(positive):
+            self.negative_batches = self.negative_batches + 1 if negative else 0
         if self.negative_batches == MOST_NEGATIVE or (self.rollback and self.negative_batches > MOST_NEGATIVE):
-            what = f"the energy rose along the walk for {MOST_NEGATIVE} batches in a row: its gap is {gap:.3g}"
-            self.report(trainer, what, MOST_NEGATIVE)
+            named = ", ".join(f"{self.title(name)} is {value:.3g}" for name, value in negative.items())
+            self.report(trainer, f"negative for {MOST_NEGATIVE} batches in a row: the {named}", MOST_NEGATIVE)
+
+    def title(self, name: str) -> str:
+        measure = measure_of(name, self.declared)
+        return measure.title if measure else name.replace("_", " ")
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -193,10 +220,10 @@ class DivergenceGuard(pl.Callback):
         pairs = mean_over_processes(trainer, torch.stack([entry.values for entry in pending])).tolist()
         measured = [entry.norm for entry in pending if entry.norm is not None]
         norms = iter(torch.stack(measured).tolist() if measured else [])
-        for entry, (loss, gap) in zip(pending, pairs, strict=True):
+        for entry, values in zip(pending, pairs, strict=True):
             self.batch, self.batch_idx = entry.batch, entry.batch_idx
             self.step, self.measures = entry.step, entry.measures
-            self.judge_loss(trainer, loss, gap)
+            self.judge_loss(trainer, *values)
             if entry.norm is not None:
                 self.judge_norm(trainer, next(norms))
         self.batch, self.batch_idx, self.step, self.measures = current
@@ -242,7 +269,7 @@ class DivergenceGuard(pl.Callback):
             "loss": finite(self.loss),
             "mean": self.loss_window.mean,
             "deviation": self.loss_window.deviation,
-            **{name: finite(float(measures[name])) for name in ("energy_gap", "step_size") if name in measures},
+            **{name: finite(float(measures[name])) for name in (*self.positive, "step_size") if name in measures},
             "gradient_norm": self.norms[-1] if self.norms else None,
             "learning_rate": learning_rates(trainer.optimizers[0])["learning_rate"],
         }
@@ -263,7 +290,7 @@ class DivergenceGuard(pl.Callback):
 
     def diagnosis(self) -> str:
         """What happened each time, and what to try."""
-        tries, size = self.settings.divergence_tries, self.config[Energy].mcmc_step_size
+        tries, size = self.settings.divergence_tries, values_of(self.config).get("mcmc_step_size", "auto")
         resume = f"--resume_training_ckpt last --divergence_tries {2 * tries}"
         restart = self.remedies()
         if "step_size" in self.events[-1]:
@@ -328,10 +355,12 @@ def rollbacks(events: list[dict[str, Any]]) -> int:
 
 def details(event: dict[str, Any]) -> str:
     """A line of what was measured beside the loss."""
-    names = {"energy_gap": "energy gap", "step_size": "step size", "gradient_norm": "gradient norm before it"}
-    names["learning_rate"] = "learning rate"
+    judged = ("step", "what", "loss", "mean", "deviation", "back_to", "left_out")
+    words = {"gradient_norm": "gradient norm before it"}
     return "    " + ", ".join(
-        f"{word} {event[name]:.4g}" for name, word in names.items() if event.get(name) is not None
+        f"{words.get(name, name.replace('_', ' '))} {value:.4g}"
+        for name, value in event.items()
+        if name not in judged and value is not None
     )
 
 

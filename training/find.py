@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -18,18 +18,17 @@ from rich.table import Table
 from torch import nn
 
 from config import RunConfig
-from config.settings import Transformer
+from config.record import values_of
 from core.progress import clock, progress
 from core.text import format_amount
 from data.inspect import inspect_data
 from data.module import DataModule
 from data.stream import row_order
-from models.model import Model
+from models.model import Batch, Model
 from runs.pictures import FAINT, GREY, pyplot
 from tasks import Task
-from training.cost import step_cost
+from training.cost import costs_if_counted
 from training.devices import device_of
-from training.language import Batch, training_rows
 from training.optimizers import build_optimizer
 from training.trainer import limit, validation_interval
 
@@ -51,11 +50,13 @@ def run_tools(task: Task, config: RunConfig, data: DataModule) -> int:
         return 0 if inspect_data(config, data) else 1
     model = task.model(config, data.spec)
     if config.debugging.plan:
-        print(plan(config, data, model))
+        print(plan(task, config, data, model))
     if config.debugging.find_batch_size:
-        find_batch_size(config, data, model)
+        find_batch_size(config, data, model, task.unit)
     if config.debugging.find_lr:
-        find_lr(config, data, model, Path(config.logging.logs_dir) / "find_lr.png")
+        loss = task.measures(values_of(config))[0]
+        label = ", ".join(filter(None, (f"training {loss.title}", loss.unit)))
+        find_lr(config, data, model, Path(config.logging.logs_dir) / "find_lr.png", label)
     return 0
 
 
@@ -65,7 +66,7 @@ def training_batches(data: DataModule, batch_size: int, count: int) -> Iterator[
     order = row_order(len(rows), seed=0, epoch=0)
     for number in range(count):
         places = (number * batch_size + np.arange(batch_size)) % len(rows)
-        yield training_rows(data, order[places].tolist())
+        yield rows.__getitems__(order[places].tolist())
 
 
 def take_step(config: RunConfig, model: Model, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
@@ -92,7 +93,7 @@ class Trial:
     batch_size: int
     seconds: float = 0.0
     mean_seconds: float = 0.0
-    tokens_per_second: float = 0.0
+    units_per_second: float = 0.0
     memory: int = 0
     note: str = ""
 
@@ -106,8 +107,8 @@ def try_batch_size(
     steps: int = TRIAL_STEPS,
 ) -> Trial:
     """A few steps with this batch size, of which the first is a warm-up."""
-    length, device = config[Transformer].context_length, device_of(config)
-    needed = step_cost(model, batch_size, length).activation_bytes
+    device, example = device_of(config), data.example(batch_size)
+    needed = max((cost.activation_bytes for cost in costs_if_counted(model, example).values()), default=0)
     weights = 16 * sum(parameter.numel() for parameter in model.parameters())  # and gradients, and AdamW's two states
     if device.type == "cpu" and weights + needed > memory_of(device):
         return Trial(batch_size, memory=needed, note="needs more memory than is free")
@@ -129,7 +130,7 @@ def try_batch_size(
         return Trial(batch_size, memory=needed, note="out of memory")
     memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else needed
     timed = times[1:] or times
-    return Trial(batch_size, min(timed), fmean(timed), batch_size * length / min(timed), memory)
+    return Trial(batch_size, min(timed), fmean(timed), data.rows["train"].units(example) / min(timed), memory)
 
 
 def validation_seconds(config: RunConfig, data: DataModule, model: Model, batch_size: int) -> float:
@@ -162,7 +163,7 @@ def rows_ahead(last: Trial, longest: float, memory: float) -> int:
     return rows
 
 
-def find_batch_size(config: RunConfig, data: DataModule, model: Model, longest: float = 8.0) -> list[Trial]:
+def find_batch_size(config: RunConfig, data: DataModule, model: Model, unit: str, longest: float = 8.0) -> list[Trial]:
     """Double the batch until it does not fit (or a step takes `longest` seconds) and print a row for each size."""
     trials: list[Trial] = []
     size, rows = 1, 0
@@ -175,21 +176,23 @@ def find_batch_size(config: RunConfig, data: DataModule, model: Model, longest: 
             advance(0, rows + rows_ahead(trials[-1], longest, memory_of(device_of(config))))
             size *= 2
     table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("rows", "s per step", "tokens/s", "memory", ""):
+    for heading in ("rows", "s per step", f"{unit}/s", "memory", ""):
         table.add_column(heading, justify="right" if heading else "left")
     for trial in trials:
-        speed = ("-", "-") if trial.note else (f"{trial.seconds:.3f}", f"{trial.tokens_per_second:,.0f}")
+        speed = ("-", "-") if trial.note else (f"{trial.seconds:.3f}", f"{trial.units_per_second:,.0f}")
         table.add_row(str(trial.batch_size), *speed, f"{trial.memory / 2**30:.2f} GiB", trial.note)
     Console().print(table)
     fitting = [trial for trial in trials if not trial.note]
     if not fitting:
-        print("not even one row fits: choose a smaller --model_size or --context_length, or --gradient_checkpointing.")
+        print("not even one row fits: choose a smaller --model_size or shorter rows, or --gradient_checkpointing.")
         return trials
-    best = max(trial.tokens_per_second for trial in fitting)
-    enough = next(trial for trial in fitting if trial.tokens_per_second >= 0.9 * best)
+    best = max(trial.units_per_second for trial in fitting)
+    enough = next(trial for trial in fitting if trial.units_per_second >= 0.9 * best)
     rate = config.optimizer.peak_learning_rate
     now = config.trainer.batch_size_per_device
-    largest = "largest that fits" if trials[-1].note else "largest tried (a step got slow before memory ran out)"
+    largest = "largest that fits" if trials[-1].note else "largest tried"
+    if trials[-1].seconds > longest:
+        largest += " (a step got slow before memory ran out)"
     print(f"{largest}: {fitting[-1].batch_size}. Smallest within 10% of the best speed: {enough.batch_size}.")
     print(
         f"The learning rate goes with it: --peak_learning_rate {rate:g} is for {now} rows per step; for AdamW\n"
@@ -200,7 +203,7 @@ def find_batch_size(config: RunConfig, data: DataModule, model: Model, longest: 
     return trials
 
 
-def find_lr(config: RunConfig, data: DataModule, model: Model, picture: Path) -> float:
+def find_lr(config: RunConfig, data: DataModule, model: Model, picture: Path, label: str = "training loss") -> float:
     """Raise the learning rate from step to step until the loss diverges; plot it and suggest a rate below that."""
     model = copy.deepcopy(model).to(device_of(config))
     rows = config.trainer.batch_size_per_device
@@ -224,7 +227,7 @@ def find_lr(config: RunConfig, data: DataModule, model: Model, picture: Path) ->
             if not loss < 2 * losses[0]:
                 break
     rising, suggestion = suggest(rates, smooth)
-    draw_range_test(rates, losses, smooth, rising, suggestion, picture)
+    draw_range_test(rates, losses, smooth, rising, suggestion, picture, label)
     print(f"--find_lr: the loss falls until a rate of about {rising:.1e}; a tenth of that holds for a whole run:")
     print(f"           try --peak_learning_rate {suggestion:.1g} (now {config.optimizer.peak_learning_rate:g});")
     print(f"           the curve is in {picture}")
@@ -243,58 +246,76 @@ def suggest(rates: list[float], smooth: list[float]) -> tuple[float, float]:
 
 
 def draw_range_test(
-    rates: list[float], losses: list[float], smooth: list[float], rising: float, suggestion: float, picture: Path
+    rates: list[float],
+    losses: list[float],
+    smooth: list[float],
+    rising: float,
+    suggestion: float,
+    picture: Path,
+    label: str,
 ) -> None:
-
     plots = pyplot()
     figure, axes = plots.subplots(figsize=(7, 4))
     axes.semilogx(rates, losses, **FAINT, label="loss")
     axes.semilogx(rates, smooth, color="C0", label="smoothed")
     axes.axvline(rising, color=GREY, linestyle=":", label=f"begins to rise at {rising:.1e}")
     axes.axvline(suggestion, color="C1", linestyle="--", label=f"suggestion {suggestion:.1e}")
-    axes.set_ylim(min(losses) - 0.3, losses[0] * 1.3)
+    axes.set_ylim(min(losses) - 0.1 * abs(losses[0]), losses[0] + 0.3 * abs(losses[0]))
     axes.set_xlabel("learning rate")
-    axes.set_ylabel("training loss, nats per token")
+    axes.set_ylabel(label)
     axes.legend()
     figure.tight_layout()
     figure.savefig(picture, dpi=120)
     plots.close(figure)
 
 
-def plan(config: RunConfig, data: DataModule, model: Model) -> str:
-    """Parameters, FLOPs, memory, tokens and steps of the run, one line each."""
-    settings, length = config.trainer, config[Transformer].context_length
+def plan(task: Task, config: RunConfig, data: DataModule, model: Model) -> str:
+    """Parameters, FLOPs, memory, units and steps of the run, one line each."""
+    settings, train = config.trainer, data.rows["train"]
     rows, accumulate = settings.batch_size_per_device, settings.accumulate_grad_batches
-    cost = step_cost(model, rows, length)
+    example = data.example(rows)
+    units = train.units(example)
+    costs = costs_if_counted(model, example).values()
+    flops, activations = fmean_or_none(c.flops for c in costs), fmean_or_none(c.activation_bytes for c in costs)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     processes = settings.cpu_processes
-    tokens_per_step = rows * length * accumulate * processes
+    units_per_step = units * accumulate * processes
     per_epoch = max(1, data.batches_per_epoch() // processes)
     batches = min(settings.max_steps * accumulate, (settings.max_epochs or settings.max_steps * accumulate) * per_epoch)
     steps = -(-batches // accumulate)
     states = STATES.get(config.optimizer.optimizer, 0)
     groups = build_optimizer(model, config.optimizer, rows * accumulate * processes).param_groups
+    epochs = f"{batches / per_epoch:.2f}"
     half = 2 if config.trainer.float_precision != "32" else 1
-    epoch_tokens = data.rows["train"].num_units
     lines = {
         "parameters": f"{parameters:,}  ("
         + ", ".join(f"{g['name']} {sum(p.numel() for p in g['params']):,}" for g in groups)
         + ")",
-        "FLOPs per token": format_amount(cost.flops / (rows * length), "FLOP") + "  (forward and backward)",
-        "FLOPs per step": format_amount(cost.flops * accumulate * processes, "FLOP"),
-        "FLOPs of the run": format_amount(cost.flops * accumulate * processes * steps, "FLOP"),
+        f"FLOPs per {task.one_unit}": counted(flops, 1 / units) + "  (forward and backward)",
+        "FLOPs per step": counted(flops, accumulate * processes),
+        "FLOPs of the run": counted(flops, accumulate * processes * steps),
         "weights and gradients": format_amount(8 * parameters, "B", 1024),
         "optimizer": format_amount(4 * states * parameters, "B", 1024),
-        "activations": format_amount(cost.activation_bytes / half, "B", 1024)
-        + f"  (estimate, {rows} rows of {length} on each device)",
-        "tokens per step": f"{tokens_per_step:,}",
+        "activations": counted(activations, 1 / half, "B", 1024)
+        + f"  (estimate, {rows} {train.describe()} on each device)",
+        f"{task.unit} per step": f"{units_per_step:,}",
         "steps": f"{steps:,}",
         "steps per epoch": f"{per_epoch / accumulate:,.4g}",
-        "tokens to be seen": f"{tokens_per_step * steps:,}  ({batches / per_epoch:.2f} epochs of {epoch_tokens:,})",
+        f"{task.unit} to be seen": f"{units_per_step * steps:,}  ({epochs} epochs of {train.num_units:,})",
     }
     lines["time"] = wall_time(config, data, model, steps)
     width = max(map(len, lines))
     return "\n".join(f"{name:{width}}  {value}" for name, value in lines.items())
+
+
+def fmean_or_none(values: Iterable[float]) -> float | None:
+    numbers = list(values)
+    return fmean(numbers) if numbers else None
+
+
+def counted(amount: float | None, factor: float, unit: str = "FLOP", base: int = 1000) -> str:
+    """So many times an amount that may not be known."""
+    return "not known" if amount is None else format_amount(amount * factor, unit, base)
 
 
 def wall_time(config: RunConfig, data: DataModule, model: Model, steps: int) -> str:

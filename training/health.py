@@ -12,12 +12,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytorch_lightning as pl
 
+from config.task import Alarm, Measure
 from core.files import append_row
 from runs.notify import notifier
 from training.divergence import DivergenceGuard
@@ -43,19 +45,22 @@ class Point(NamedTuple):
 
 
 class Validation(NamedTuple):
-    """A validation. train: the mean training loss of the rows before it."""
+    """A validation. values: of the measures that History names. train: the mean training loss of the rows before it."""
 
     step: int
     loss: float
-    accuracy: float
-    spread: float
+    values: tuple[float, ...]
     train: float
 
 
 @dataclass
 class History:
-    """What a run has measured so far, in bounded memory. Its state keeps the keys that older checkpoints have."""
+    """What a run has measured so far, in bounded memory. Its state keeps the keys that older checkpoints have.
 
+    names: measures of a validation that are kept beside its loss.
+    """
+
+    names: tuple[str, ...] = ()
     recent: deque[Point] = field(default_factory=lambda: deque(maxlen=RECENT))
     coarse: list[Point] = field(default_factory=list)  # each the mean of `stride` rows
     stride: int = 1
@@ -85,16 +90,23 @@ class History:
         # A second one at a step is the whole split's at the end, and no change of the sample's.
         if "valid_loss" in row and row["step"] > (self.validations[-1].step if self.validations else 0):
             train = self.level if self.recent else math.nan
-            values = (row.get("valid_accuracy", math.nan), row.get("valid_spread", math.nan), train)
-            self.validations.append(Validation(row["step"], row["valid_loss"], *values))
+            values = tuple(row.get(f"valid_{name}", math.nan) for name in self.names)
+            self.validations.append(Validation(row["step"], row["valid_loss"], values, train))
             if len(self.validations) > MOST_VALIDATIONS:
                 del self.validations[1]
+
+    def scale(self, context: AlarmContext) -> float:
+        """A change of the loss that matters."""
+        return context.scale or abs(self.coarse[0].loss if self.coarse else math.nan)
 
     @property
     def level(self) -> float:
         """The training loss now, without its noise."""
         losses = [self.recent[place].loss for place in range(-min(SMOOTH, len(self.recent)), 0)]
         return math.fsum(losses) / len(losses)
+
+    def value(self, validation: Validation, name: str) -> float:
+        return validation.values[self.names.index(name)] if name in self.names else math.nan
 
     def since(self, step: int) -> list[Point]:
         """The recent rows from `step` on."""
@@ -105,19 +117,20 @@ class History:
             "recent": [tuple(point) for point in self.recent],
             "whole": [tuple(point) for point in self.coarse],
             "pending": [tuple(point) for point in self.partial],
-            "validations": [tuple(one) for one in self.validations],
+            "validations": [(one.step, one.loss, *one.values, one.train) for one in self.validations],
             "merged": self.stride,
             "lowest": self.lowest,
         }
 
     @classmethod
-    def of(cls, state: dict[str, Any]) -> History:
+    def of(cls, state: dict[str, Any], names: tuple[str, ...]) -> History:
         return cls(
+            names,
             deque((Point(*values) for values in state["recent"]), maxlen=RECENT),
             [Point(*values) for values in state["whole"]],
             state["merged"],
             [Point(*values) for values in state["pending"]],
-            [Validation(*values) for values in state["validations"]],
+            [Validation(step, loss, tuple(values), train) for step, loss, *values, train in state["validations"]],
             (state["lowest"][0], state["lowest"][1]),
         )
 
@@ -132,13 +145,25 @@ def mean_point(points: Sequence[Point]) -> Point:
 class AlarmContext:
     """What does not change in a run.
 
-    clip: 0 for no clipping. unigram: loss of guessing by how often tokens occur. in_order: rows are not shuffled.
+    clip: 0 for no clipping. floor: a reference by name, and its loss. in_order: rows are not shuffled. scale: a change
+    of the loss that matters, in `unit`; None: the first loss. higher: a measure of a validation of which more is
+    better. alarms: those of the task.
     """
 
     warm_up_steps: int = 0
     clip: float = 1.0
-    unigram: float = math.nan
+    floor: tuple[str, float] | None = None
     in_order: bool = False
+    scale: float | None = None
+    unit: str = ""
+    higher: Measure | None = None
+    alarms: tuple[Alarm, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The measures that the rules read beside the loss."""
+        own = [self.higher.name] if self.higher else []
+        return tuple(dict.fromkeys([*own, *(alarm.measure for alarm in self.alarms)]))
 
 
 def noise_of(values: Sequence[float]) -> float:
@@ -147,17 +172,19 @@ def noise_of(values: Sequence[float]) -> float:
 
 
 def check_overconfidence(history: History, context: AlarmContext) -> str | None:
-    """Loss rising while accuracy rises."""
-    validations = history.validations
-    if len(validations) < 4:
+    """The loss rises while another measure gets better."""
+    validations, measure = history.validations, context.higher
+    if len(validations) < 4 or measure is None:
         return None
     best, last = min(validations, key=lambda one: one.loss), validations[-1]
     rising = validations[-3].loss < validations[-2].loss < last.loss and last.loss > 1.01 * best.loss
-    if not rising or not last.accuracy > best.accuracy + 0.001:
+    before, now = history.value(best, measure.name), history.value(last, measure.name)
+    if not rising or not now > before + 0.001 * (measure.scale or 1.0):
         return None
     return (
-        f"the validation loss rose from {best.loss:.3f} at step {best.step} to {last.loss:.3f}, while accuracy rose "
-        f"from {best.accuracy:.1%} to {last.accuracy:.1%}: more answers are right, and the wrong ones are too sure"
+        f"the validation loss rose from {best.loss:.3f} at step {best.step} to {last.loss:.3f}, while {measure.title} "
+        f"rose from {measure.format(before)} to {measure.format(now)}: more answers are right, and the wrong ones are "
+        "too sure"
     )
 
 
@@ -168,12 +195,13 @@ def check_overfitting(history: History, context: AlarmContext) -> str | None:
         return None
     gaps = [one.loss - one.train for one in validations]
     first, last = validations[0], validations[-1]
-    grew = gaps[0] < gaps[1] < gaps[2] < gaps[3] and gaps[3] - gaps[0] > max(0.05, 0.03 * last.loss)
-    if not grew or last.train >= first.train or last.loss < 0.998 * validations[1].loss:
+    least = max(0.05 * history.scale(context), 0.03 * last.loss)
+    grew = gaps[0] < gaps[1] < gaps[2] < gaps[3] and gaps[3] - gaps[0] > least
+    if not grew or gaps[3] <= 0 or last.train >= first.train or last.loss < 0.998 * validations[1].loss:
         return None
     return (
         f"since step {first.step} the training loss fell from {first.train:.3f} to {last.train:.3f}, and that of "
-        f"validation went from {first.loss:.3f} to {last.loss:.3f}: the model learns its training text by heart"
+        f"validation went from {first.loss:.3f} to {last.loss:.3f}: the model memorises its training data"
     )
 
 
@@ -258,32 +286,32 @@ def check_clipping(history: History, context: AlarmContext) -> str | None:
     )
 
 
-def check_constant_predictions(history: History, context: AlarmContext) -> str | None:
-    """The prediction is the same wherever it is made."""
+def check_alarm(alarm: Alarm, history: History, context: AlarmContext) -> str | None:
+    """A measure of the last validation is lower than the task allows."""
     validations = [one for one in history.validations if one.step >= max(50, context.warm_up_steps)]
-    if not validations or not validations[-1].spread < 0.02:
-        return None
-    return (
-        f"predictions hardly depend on the context: over positions their standard deviation is "
-        f"{validations[-1].spread:.4f} (of a probability; a model that reads has more than 0.1)"
-    )
+    value = history.value(validations[-1], alarm.measure) if validations else math.nan
+    return alarm.text.format(value) if value < alarm.below else None
 
 
 def check_unlearned(history: History, context: AlarmContext) -> str | None:
-    """No better than guessing by how often each token occurs."""
+    """No better than a reference that learns nothing of the context."""
+    if context.floor is None:
+        return None
+    name, floor = context.floor
     begin = max(200, 2 * context.warm_up_steps)
     if not history.recent or history.recent[-1].step < begin or len(history.recent) < SMOOTH:
         return None
     loss = float(np.mean([point.best_loss for point in list(history.recent)[-SMOOTH:]]))
     if history.validations and history.validations[-1].step >= begin:
         loss = min(loss, history.validations[-1].loss)
-    if not loss > context.unigram - 0.01:
+    if not loss > floor - 0.01 * history.scale(context):
         return None
-    return f"the loss is {loss:.3f}, and guessing by how often tokens occur gives {context.unigram:.3f}"
+    amount = f"{loss:.3f} {context.unit}".rstrip()
+    return f"the loss is {amount}, and that of the reference {name!r} is {floor:.3f}: the model has not learned yet"
 
 
 def check_shuffled(history: History, context: AlarmContext) -> str | None:
-    """Training rows are read in the order of the text."""
+    """Training rows are read in the order that they lie in."""
     return "the settings have the training rows read in order" if context.in_order else None
 
 
@@ -298,7 +326,7 @@ ALARM_RULES = {
     "overconfidence": AlarmRule(
         check_overconfidence,
         "keep the checkpoint of the best loss (--early_stop 3 ends there), raise --weight_decay, or bring more data; "
-        "where only accuracy counts, --checkpoint_monitor_string valid_accuracy --checkpoint_monitor_mode max",
+        "where only {title} counts, --checkpoint_monitor_string valid_{name} --checkpoint_monitor_mode max",
     ),
     "overfitting": AlarmRule(
         check_overfitting,
@@ -323,20 +351,25 @@ ALARM_RULES = {
         "look where the gradient comes from (--log_gradients), lower --mcmc_step_size or "
         "--weight_initialization_gain, or allow more with --gradient_clip_val",
     ),
-    "constant predictions": AlarmRule(
-        check_constant_predictions,
-        "check that inputs reach the model (--debug_dataloader, --debug_unused_parameters), raise --mcmc_step_size, or "
-        "lower the learning rate: --overfit_batches 1 tells whether it can learn at all",
-    ),
     "unlearned": AlarmRule(
         check_unlearned,
-        "check that texts are whole (--debug_dataloader) and that a few batches can be learnt (--overfit_batches 1); "
+        "check that rows are whole (--debug_dataloader) and that a few batches can be learnt (--overfit_batches 1); "
         "--find_lr finds a rate",
     ),
     "not shuffled": AlarmRule(
         check_shuffled, "leave out --no_shuffle, or shuffle the files: in order, a model follows what it read last"
     ),
 }
+
+
+def rules_of(context: AlarmContext) -> dict[str, AlarmRule]:
+    """Those of every task, in the words of this one, and its own."""
+    rules = dict(ALARM_RULES)
+    if context.higher is not None:
+        check, advice = rules["overconfidence"]
+        named = advice.format(title=context.higher.title, name=context.higher.name)
+        rules["overconfidence"] = AlarmRule(check, named)
+    return rules | {alarm.kind: AlarmRule(partial(check_alarm, alarm), alarm.advice) for alarm in context.alarms}
 
 
 class Alarms(pl.Callback):
@@ -359,7 +392,8 @@ class Alarms(pl.Callback):
         self.context = context
         self.guard = guard
         self.print_line = print_line
-        self.history = History()
+        self.rules = rules_of(context)
+        self.history = History(context.names)
         self.rows = 0
         self.divergences = 0  # events of the guard that were recorded here
         self.active: dict[str, int] = {}  # kinds that were raised, and for how many checks each has been quiet
@@ -370,7 +404,7 @@ class Alarms(pl.Callback):
         return {"history": self.history.state(), **{name: getattr(self, name) for name in names}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.history = History.of(state["history"])
+        self.history = History.of(state["history"], self.context.names)
         self.rows, self.divergences, self.active = state["rows"], state["divergences"], dict(state["active"])
 
     def read(self, row: dict[str, Any]) -> None:
@@ -382,7 +416,7 @@ class Alarms(pl.Callback):
 
     def check_all(self, step: int) -> None:
         """Raise what is wrong now and was not raised yet."""
-        for kind, (check, advice) in ALARM_RULES.items():
+        for kind, (check, advice) in self.rules.items():
             self.update(step, kind, check(self.history, self.context), advice)
         new = self.guard.events[self.divergences :]
         self.divergences = len(self.guard.events)

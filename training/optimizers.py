@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -21,24 +21,24 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Every trainable parameter in exactly one group: matrices decay; norms, biases and scalars do not.
 
-    multipliers: parameters, by name, that learn at a multiple of the rate; they do not decay either.
+    multipliers: of the learning rate, by the name of a parameter or of a module that has it; the longest name counts.
     """
     multipliers = multipliers or {}
-    groups: dict[str, dict[str, Any]] = {}
+    groups: dict[tuple[str, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        if name in multipliers:
-            label, factor, decay = name, multipliers[name], 0.0
-        elif parameter.ndim >= 2:
-            label, factor, decay = "decay", 1.0, weight_decay
-        else:
-            label, factor, decay = "no_decay", 1.0, 0.0
-        group = groups.setdefault(
-            label, {"name": label, "lr": learning_rate * factor, "weight_decay": decay, "params": []}
-        )
+        decays = parameter.ndim >= 2
+        label = longest_prefix(name, multipliers) or ("decay" if decays else "no_decay")
+        rate, decay = learning_rate * multipliers.get(label, 1.0), weight_decay if decays else 0.0
+        group = groups.setdefault((label, decay), {"name": label, "lr": rate, "weight_decay": decay, "params": []})
         group["params"].append(parameter)
     return list(groups.values())
+
+
+def longest_prefix(name: str, prefixes: Iterable[str]) -> str | None:
+    """Of the names of parameters and modules, the longest that holds this parameter."""
+    return max((prefix for prefix in prefixes if f"{name}.".startswith(f"{prefix}.")), key=len, default=None)
 
 
 def learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:

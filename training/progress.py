@@ -29,7 +29,7 @@ class Progress(pl.Callback):
         self.screen = Screen()
         self.shown_at = 0.0  # when the line was drawn last
         self.start: tuple[float, int] | None = None  # time and step of this process's first batch
-        self.counted = (0, 0.0)  # tokens and seconds of training when it was drawn last
+        self.counted = (0, 0.0)  # units and seconds of training when it was drawn last
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -37,7 +37,7 @@ class Progress(pl.Callback):
         if self.start is None:
             self.start = (time.monotonic(), trainer.global_step)
             self.shown_at = self.start[0]
-            self.counted = (self.recorder.tokens, self.recorder.seconds)
+            self.counted = (self.recorder.units, self.recorder.seconds)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -49,12 +49,12 @@ class Progress(pl.Callback):
             return
         assert self.start is not None
         self.shown_at = now
-        tokens, seconds = self.recorder.tokens - self.counted[0], self.recorder.seconds - self.counted[1]
-        self.counted = (self.recorder.tokens, self.recorder.seconds)
+        units, seconds = self.recorder.units - self.counted[0], self.recorder.seconds - self.counted[1]
+        self.counted = (self.recorder.units, self.recorder.seconds)
         steps = step - self.start[1]
         left = (now - self.start[0]) / steps * (self.total_steps - step) if steps else 0.0
         position = f"step {step}/{self.total_steps}  loss {self.recorder.last_loss:.4f}"
-        line = f"{position}  {tokens / max(1e-9, seconds):,.0f} tokens/s  {clock(left)} left"
+        line = f"{position}  {units / max(1e-9, seconds):,.0f} {self.recorder.unit}/s  {clock(left)} left"
         if self.screen.is_terminal:
             self.screen.draw(f"{bar_text(step / self.total_steps)}  {line}")
         else:
@@ -84,7 +84,7 @@ class Heartbeat(pl.Callback):
 
     def __init__(self, path: Path, recorder: Recorder, total_steps: int) -> None:
         self.path, self.recorder, self.total_steps = path, recorder, total_steps
-        self.last: tuple[float, int, int, float] | None = None  # time, step, tokens, seconds
+        self.last: tuple[float, int, int, float] | None = None  # time, step, units, seconds
         self.written_at = 0.0
         self.pace: dict[str, float] = {}
 
@@ -123,12 +123,12 @@ class Heartbeat(pl.Callback):
         if self.last and step > self.last[1] and recorder.seconds > self.last[3]:
             steps, seconds = step - self.last[1], recorder.seconds - self.last[3]
             self.pace = {
-                "tokens_per_second": (recorder.tokens - self.last[2]) / seconds,
+                f"{recorder.unit}_per_second": (recorder.units - self.last[2]) / seconds,
                 "step_seconds": seconds / steps,
                 "seconds_left": max(0, self.total_steps - step) * (now - self.last[0]) / steps,
             }
         if not self.last or step > self.last[1]:
-            self.last = (now, step, recorder.tokens, recorder.seconds)
+            self.last = (now, step, recorder.units, recorder.seconds)
         row: dict[str, Any] = {"time": now, "phase": phase, "step": step, "total_steps": self.total_steps, **self.pace}
         row["train_loss"] = recorder.last_loss
         row["valid_loss"] = recorder.results.get("valid", {}).get("loss", math.nan)

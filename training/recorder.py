@@ -1,6 +1,6 @@
 """Measures a run while it trains: one row of metrics every n steps and after every validation.
 
-A row holds where it was measured (step, epoch, tokens, FLOPs and seconds of training so far, time, attempt) and what.
+A row holds where it was measured (step, epoch, units, FLOPs and seconds of training so far, time, attempt) and what.
 Beside it: model.json for programs and model.txt for people, which say what is trained and on how much hardware.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,17 @@ import torch
 from pytorch_lightning.loggers.logger import Logger
 from torch import Tensor, nn
 
+from config.task import Measure, derived, evaluation_line
 from core.files import append_row, read_rows, write_json, write_text
+from data.module import DataModule
 from models.model import Model
 from runs import is_first_process
 from runs.metrics import schema
-from training.language import bits_per_byte, evaluation_line, num_targets
+from runs.run import Run
 from training.lightning import batches_begun, is_accumulating, mean_over_processes
 from training.optimizers import learning_rates
 
+UNITS = "tokens"  # the key in checkpoints of the units trained on, whatever they are
 DEPTH = 3  # levels of modules that model.txt names
 
 
@@ -61,7 +64,7 @@ class MetricsFile(Logger):
         if row.keys() - self.columns.keys():
             self.columns |= dict.fromkeys(row)
             with suppress(OSError):  # a full disk must not end the run
-                write_json(self.schema, schema(self.columns))
+                write_json(self.schema, schema(self.columns, Run(self.path.parent).task))
 
     @staticmethod
     def truncate_after(path: Path, step: int) -> None:
@@ -85,7 +88,9 @@ class Recorder(pl.Callback):
         self,
         log_every: int,
         attempt: int,
-        tokens_per_byte: dict[str, float],
+        unit: str,
+        measures: Sequence[Measure],
+        data: DataModule,
         batches_per_epoch: int,
         total_steps: int,
         expected_targets: Callable[[str], int | None],
@@ -96,7 +101,9 @@ class Recorder(pl.Callback):
         """deferred: losses and norms stay on the device until `flush`, without a sync at every step."""
         self.log_every = log_every
         self.attempt = attempt
-        self.tokens_per_byte = tokens_per_byte  # of each split's text
+        self.unit = unit  # of the task: it names what is counted here
+        self.measures = measures
+        self.data = data
         self.batches_per_epoch = batches_per_epoch
         self.total_steps = total_steps
         self.expected_targets = expected_targets  # of an evaluation of a split; None: unknown
@@ -107,7 +114,7 @@ class Recorder(pl.Callback):
         self.pending_norms: list[Tensor] = []
         self.before_flush: list[Callable[[pl.Trainer], None]] = []  # the divergence guard judges these batches first
         self.readers: list[Callable[[dict[str, Any]], None]] = []  # called with every row that is written
-        self.tokens = 0
+        self.units = 0
         self.flops = 0
         self.seconds = 0.0
         self.waited = 0.0  # seconds of these spent waiting for batches
@@ -119,16 +126,16 @@ class Recorder(pl.Callback):
         self.results: dict[str, dict[str, float]] = {}
         self.clock = 0.0
         self.loader_clock = 0.0
-        self.interval = (0, 0.0, 0.0)  # tokens, seconds and seconds waited at the last row
+        self.interval = (0, 0.0, 0.0)  # units, seconds and seconds waited at the last row
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("tokens", "flops", "seconds", "waited", "losses", "norms", "first_loss", "last_loss")
-        return {name: getattr(self, name) for name in names}
+        names = ("flops", "seconds", "waited", "losses", "norms", "first_loss", "last_loss")
+        return {UNITS: self.units, **{name: getattr(self, name) for name in names}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
-            setattr(self, name, list(value) if isinstance(value, list) else value)
-        self.interval = (self.tokens, self.seconds, self.waited)
+            setattr(self, "units" if name == UNITS else name, list(value) if isinstance(value, list) else value)
+        self.interval = (self.units, self.seconds, self.waited)
         self.clock = 0.0
         self.pending_losses, self.pending_norms = [], []  # a rollback abandons them
 
@@ -147,9 +154,9 @@ class Recorder(pl.Callback):
         self.pending_losses, self.pending_norms = [], []
 
     @property
-    def tokens_per_second(self) -> float:
-        tokens, seconds, _ = self.interval
-        return (self.tokens - tokens) / max(1e-9, self.seconds - seconds)
+    def units_per_second(self) -> float:
+        units, seconds, _ = self.interval
+        return (self.units - units) / max(1e-9, self.seconds - seconds)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -182,7 +189,7 @@ class Recorder(pl.Callback):
                 self.flush(trainer)
         else:
             self.losses.append(float(mean_over_processes(trainer, loss)))
-        self.tokens += num_targets(batch) * trainer.world_size
+        self.units += self.data.rows["train"].units(batch) * trainer.world_size
         steps = int(getattr(pl_module, "measured", {}).get("steps", 0))
         # Processes may draw different numbers of steps; this one's is taken for all.
         self.flops += self.batch_flops.get(steps, 0) * trainer.world_size
@@ -204,14 +211,14 @@ class Recorder(pl.Callback):
             "train_loss": math.fsum(self.losses) / len(self.losses),
             "gradient_norm": math.fsum(self.norms) / len(self.norms),
             "clipped_share": sum(norm > clip for norm in self.norms) / len(self.norms),
-            "tokens_per_second": self.tokens_per_second,
+            f"{self.unit}_per_second": self.units_per_second,
             "loader_wait_share": (self.waited - self.interval[2]) / max(1e-9, self.seconds - self.interval[1]),
             **learning_rates(trainer.optimizers[0]),
             **self.layer_norms,
             **{name: float(value) for name, value in measures.items()},
         }
         self.write(trainer, step, row)
-        self.interval = (self.tokens, self.seconds, self.waited)
+        self.interval = (self.units, self.seconds, self.waited)
         self.losses, self.norms = [], []
 
     def write(self, trainer: pl.Trainer, step: int, row: dict[str, float]) -> None:
@@ -220,7 +227,7 @@ class Recorder(pl.Callback):
         epoch = batches_begun(trainer) / self.batches_per_epoch
         shared = {
             "epoch": round(epoch, 4),
-            "tokens": self.tokens,
+            self.unit: self.units,
             **({"flops": self.flops} if self.batch_flops else {}),
             "seconds": round(self.seconds, 3),
             "time": round(time.time(), 3),
@@ -245,14 +252,14 @@ class Recorder(pl.Callback):
     def log_evaluation(self, trainer: pl.Trainer, pl_module: pl.LightningModule, split: str) -> None:
         """Write and print the results of an evaluation."""
         assert isinstance(pl_module, Model)
-        result = dict(pl_module.results)
+        result = derived(self.measures, pl_module.results, self.data.facts.get(split, {}))
         expected = self.expected_targets(split)
         assert expected in (None, result["targets"]), f"{split}: {result['targets']} targets read of {expected}"
-        result["bits_per_byte"] = bits_per_byte(result["loss"], self.tokens_per_byte[split])
         self.results[split] = result
         self.write(trainer, trainer.global_step, {f"{split}_{name}": value for name, value in result.items()})
         if trainer.is_global_zero:
-            print(f"step {trainer.global_step:>6}  {evaluation_line(split, result)}")
+            line = f"{split} {evaluation_line(self.measures, result)}, of {result['targets']:,.0f} {self.unit}"
+            print(f"step {trainer.global_step:>6}  {line}")
         self.clock = 0.0
 
 

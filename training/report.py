@@ -1,12 +1,12 @@
-"""What a run came to, beside its references and its Transformer++ twin, and what to type next."""
+"""What a run came to, beside its references and its twin, and what to type next."""
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -18,9 +18,9 @@ from rich.table import Table
 from torch._dynamo.utils import compilation_time_metrics
 
 from config import RunConfig
-from config.record import to_yaml
-from config.settings import Transformer
-from config.twin import baseline_config
+from config.record import to_yaml, values_of
+from config.task import DEFAULT_TASK, Measure, derived, measure_of
+from config.twin import baseline_config, twin_slug, twin_title
 from core.errors import or_report
 from core.files import read_rows, write_text
 from core.text import format_amount
@@ -30,7 +30,6 @@ from runs.pages import write_after_run
 from tasks import Showing, Task
 from training.cost import batch_costs
 from training.devices import device_of
-from training.language import bits_per_byte
 from training.lightning import started_its_processes
 from training.trainer import Training
 from training.usage import stats_lines
@@ -39,7 +38,6 @@ FEWEST_STEPS = 50  # of training: there is little to see before, and showing mus
 NEAR_ZERO = 0.05  # share of the first loss that counts as memorised
 TRAIN_SCRIPT = Path(__file__).resolve().parent.parent / "train_model.py"
 NEARLY_EQUAL = 0.05
-EQUAL_STEPS, EQUAL_FLOPS = "Transformer++, equal steps", "Transformer++, equal FLOPs"
 # Variables that tell a process that it belongs to this run.
 THIS_RUN = (
     *("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
@@ -58,7 +56,7 @@ def closing_report(task: Task, config: RunConfig, folder: RunFolder, data: DataM
     else:
         for split, result in recorder.results.items():
             if result["targets"]:
-                print_results(task, config, data, split, result, training.recorder.tokens_per_byte[split])
+                print_results(task, config, data, split, result)
     if config.trainer.compile_model:
         graphs = compilation_time_metrics.get("_compile.compile_inner", [])
         print(f"--compile_model: {len(graphs)} graphs compiled in {sum(graphs):.0f} s")
@@ -83,7 +81,8 @@ def closing_report(task: Task, config: RunConfig, folder: RunFolder, data: DataM
     if not config.testing.only_test and not config.debugging.fast_dev_run:
         best = folder.checkpoints / "best.ckpt"
         newest = best if best.exists() else folder.checkpoints / "last.ckpt"
-        shared = {"--logs_dir": config.logging.logs_dir} if config.logging.logs_dir != "logs" else {}
+        shared = {"--task": config.run.task} if config.run.task != DEFAULT_TASK else {}
+        shared |= {"--logs_dir": config.logging.logs_dir} if config.logging.logs_dir != "logs" else {}
         named = {"--run_name": config.run.run_name} if config.run.run_name != "default" else {}
         quiet = " --no_wandb" if config.logging.no_wandb else ""
         again = {"--resume_training_ckpt": "last", "--max_steps": str(2 * config.trainer.max_steps)}
@@ -118,26 +117,38 @@ def typed(flags: dict[str, str | None]) -> str:
     return shlex.join(["python", "train_model.py", *words])
 
 
-def print_results(
-    task: Task, config: RunConfig, data: DataModule, split: str, result: dict[str, float], tokens_per_byte: float
-) -> None:
-    """The model's loss beside the references, which are computed on the same tokens."""
-    rows, targets = data.rows[split], int(result["targets"])
-    part = f"{targets:,} tokens" if targets == rows.num_units else f"the first {targets:,} of {rows.num_units:,} tokens"
+def print_results(task: Task, config: RunConfig, data: DataModule, split: str, result: dict[str, float]) -> None:
+    """The model's results beside the references, which are computed on the same units."""
+    rows, targets, measures = data.rows[split], int(result["targets"]), task.measures(values_of(config))
+    total = f"{rows.num_units:,} {task.unit}"
+    part = total if targets == rows.num_units else f"the first {targets:,} of {total}"
+    references = {
+        name: derived(measures, values, data.facts.get(split, {}))
+        for name, values in task.references(data, split, targets).items()
+    }
+    compared = compared_measures(measures, [*references.values(), result])
     table = Table(box=box.SIMPLE_HEAD, title=f"{split} split, {part}", title_justify="left")
-    for heading in ("", "nats per token", "bits per byte"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    references = {name: values["loss"] for name, values in task.references(data, split, targets).items()}
-    for name, loss in {**references, config.run.model_name: result["loss"]}.items():
+    table.add_column("")
+    for measure in compared:
+        table.add_column(measure.heading, justify="right")
+    for name, values in {**references, config.run.model_name: result}.items():
         style = "bold" if name == config.run.model_name else None
-        table.add_row(name, f"{loss:.4f}", f"{bits_per_byte(loss, tokens_per_byte):.4f}", style=style)
+        table.add_row(name, *(measure.format(values[measure.name]) for measure in compared), style=style)
     Console().print(table)
     by_step = {
         name.removeprefix("loss_step_"): value for name, value in result.items() if name.startswith("loss_step_")
     }
     if by_step:
         losses = ", ".join(f"{number}: {value:.4f}" for number, value in by_step.items())
-        print(f"loss after steps {losses}; thinking gains {result['thinking_gain']:.4f} nats per token")
+        gain = measure_of(f"{split}_thinking_gain", measures)
+        unit = f" {gain.unit}" if gain and gain.unit else ""
+        print(f"loss after steps {losses}; thinking gains {result['thinking_gain']:.4f}{unit}")
+
+
+def compared_measures(measures: Sequence[Measure], results: Sequence[Mapping[str, float]]) -> list[Measure]:
+    """The headline and up to two more measures that all of these have."""
+    judged = [measure for measure in measures if measure.split and measure.better]
+    return [measure for measure in judged if all(measure.name in values for values in results)][:3]
 
 
 def overfit_verdict(first: float, last: float) -> int:
@@ -167,16 +178,19 @@ def compare_with_baseline(
     task: Task, config: RunConfig, folder: RunFolder, data: DataModule, training: Training
 ) -> None:
     """--compare_baseline: train the twins in their own processes and print a table; an error there fails nothing."""
+    if not task.twin:
+        print(f"--compare_baseline: --task {task.name} has no model to compare with")
+        return
     try:
         twin = baseline_config(config)
         (_, own), (_, plain) = (size_and_flops(task, each, data) for each in (config, twin))
         ratio = own / plain
-        twins = {EQUAL_STEPS: twin}
+        twins = {f"{twin_title(task)}, equal steps": (twin, twin_slug(task))}
         if abs(ratio - 1) > NEARLY_EQUAL:
-            twins[EQUAL_FLOPS] = baseline_config(config, ratio)
+            twins[f"{twin_title(task)}, equal FLOPs"] = baseline_config(config, ratio), twin_slug(task, ratio)
         runs = {config.run.model_name: (config, folder)}
-        for name, each in twins.items():
-            other = train_twin(name, each, folder, training)
+        for name, (each, slug) in twins.items():
+            other = train_twin(name, each, folder.path / f"{slug}.yaml", training)
             if other is None:
                 return
             runs[name] = (each, other)
@@ -187,9 +201,8 @@ def compare_with_baseline(
         print(f"--compare_baseline: no comparison: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def train_twin(name: str, twin: RunConfig, folder: RunFolder, training: Training) -> RunFolder | None:
+def train_twin(name: str, twin: RunConfig, settings: Path, training: Training) -> RunFolder | None:
     """The folder of the twin's run; None where it was not trained, with a line that says why."""
-    settings = folder.path / ("transformer++.yaml" if name == EQUAL_STEPS else "transformer++-flops.yaml")
     write_text(settings, to_yaml(twin))
     if not started_its_processes(training.trainer):
         print(f"--compare_baseline: train it as a job of its own: python train_model.py --config {settings}")
@@ -202,7 +215,7 @@ def train_twin(name: str, twin: RunConfig, folder: RunFolder, training: Training
     status = subprocess.run(command, env=own).returncode
     other = RunFolder.newest(twin.logging.logs_dir, twin.run.run_name, may_begin=True)
     if status or other is None:
-        print(f"--compare_baseline: the Transformer++ ended with status {status}: no comparison", file=sys.stderr)
+        print(f"--compare_baseline: {name}, ended with status {status}: no comparison", file=sys.stderr)
         return None
     return other
 
@@ -210,36 +223,46 @@ def train_twin(name: str, twin: RunConfig, folder: RunFolder, training: Training
 def print_comparison(
     task: Task, runs: dict[str, tuple[RunConfig, RunFolder]], data: DataModule, training: Training, ratio: float
 ) -> None:
-    title = "valid split, nats per token and bits per byte"
+    """A table of the runs by what they had and what they reached."""
+    rows = {name: final_row(folder) for name, (_, folder) in runs.items()}
+    results = [{column.removeprefix("valid_"): value for column, value in row.items()} for row in rows.values()]
+    (own, _), *_ = runs.values()
+    measures = task.measures(values_of(own))
+    derivable = {measures[0].name, *(measure.name for measure in measures if measure.derive)}
+    compared = [measure for measure in compared_measures(measures, results) if measure.name in derivable]
+    title = f"valid split, {' and '.join(measure.heading for measure in compared)}"
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title=title, title_justify="left")
-    for heading in ("", "parameters", "steps", "tokens", "FLOP", "seconds", "nats", "bits"):
+    words = [measure.heading.split()[0].rstrip(",") for measure in compared]
+    for heading in ("", "parameters", "steps", task.unit, "FLOP", "seconds", *words):
         # of 80 columns a name takes two lines rather than a digit of the numbers
         table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
-    for name, (config, folder) in runs.items():
+    for name, (config, _) in runs.items():
         parameters, per_step = size_and_flops(task, config, data)
         flops = per_step * config.trainer.accumulate_grad_batches * training.trainer.world_size
-        row = final_row(folder)
+        row = rows[name]
         table.add_row(
             *(
                 name,
                 f"{parameters:,}",
                 f"{row['step']:,}",
-                f"{row['tokens']:,}",
+                f"{row[task.unit]:,}",
                 format_amount(row["step"] * flops, ""),
             ),
-            *(f"{row['seconds']:,.0f}", f"{row['valid_loss']:.4f}", f"{row['valid_bits_per_byte']:.4f}"),
+            *(f"{row['seconds']:,.0f}", *(measure.format(row[f"valid_{measure.name}"]) for measure in compared)),
         )
+    twin = twin_title(task)
     print()
     Console().print(table)
     print(
-        f"A step of the EBT takes {ratio:.1f} times the FLOPs of one of the Transformer++, on the same text. With equal"
+        f"A step of the {task.models[own.run.model_name]} takes {ratio:.1f} times the FLOPs of one of the {twin}, on "
+        "the same data. With equal"
     )
-    print("FLOPs the Transformer++ takes so many more steps. Seconds are of training, without validation.")
+    print(f"FLOPs the {twin} takes so many more steps. Seconds are of training, without validation.")
 
 
 def final_row(folder: RunFolder) -> dict[str, Any]:
     """The newest value of every column of a run."""
-    merged: dict[str, Any] = {"valid_loss": math.nan, "valid_bits_per_byte": math.nan}
+    merged: dict[str, Any] = {}
     for row in read_rows(folder.metrics):
         merged |= row
     return merged
@@ -249,5 +272,5 @@ def size_and_flops(task: Task, config: RunConfig, data: DataModule) -> tuple[int
     """Parameters of the model, and FLOPs of a batch: their mean where the number of its steps is drawn."""
     model = task.model(config, data.spec)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    costs = batch_costs(model, config.trainer.batch_size_per_device, config[Transformer].context_length)
+    costs = batch_costs(model, data.example(config.trainer.batch_size_per_device))
     return parameters, mean(cost.flops for cost in costs.values())

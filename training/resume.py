@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from config import RunConfig, SettingsError
-from config.record import changed_problems, from_dict, values_of
-from config.settings import all_flags
+from config.record import changed_problems, flag_named, from_dict, is_changeable, is_of_model, values_of
 from core.environment import RANDOM_SEED
 from core.files import read_rows, write_text
 from runs import RunFolder, is_first_process
@@ -27,30 +26,18 @@ from runs.folder import LAST, LAST_OR_NEW
 from runs.slurm import slurm_job
 from training.recorder import MetricsFile
 
-# What a resumed run may do differently without becoming another run.
-FREE_GROUPS = ("logging", "checkpoint", "debugging", "testing")
-FREE_FLAGS = (
-    *("run_name", "config", "execution_mode", "num_workers", "prefetch_factor", "pretokenize_dataset", "dataset_dir"),
-    *("max_steps", "max_epochs", "goal", "early_stop", "gpus", "cpu_processes", "distributed_strategy"),
-    *("val_check_interval", "check_val_every_n_epoch", "val_sanity", "deterministic", "set_matmul_precision"),
-    *("compile_model", "is_random_seed"),
-)
-MODEL = ("architecture", "energy", "recipe", "modality", "model_name", "model_size", "tokenizer")
-SHAPE = (
-    *("modality", "model_name", "model_size", "num_transformer_blocks", "multiheaded_attention_heads", "embedding_dim"),
-    *("tokenizer", "energy_form", "energy_blocks"),
-)
+# Beside the settings of the model, these groups and flags are taken from the checkpoint's run.
 LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches", "run_testing_after_training")
-RESUMED = (*MODEL, *LIMITS, "run", "data", "optimizer", "trainer", "checkpoint", "logging")
-TESTED = (*MODEL, "data")
-TUNED = MODEL
+RESUMED = (*LIMITS, "run", "data", "optimizer", "trainer", "checkpoint", "logging")
+TESTED = ("data",)
+TUNED = ()
 START_AGAIN = "leave --resume_training_ckpt out to start a new run"
 
 
 def merge_settings(
     config: RunConfig, stored: dict[str, Any], flag: str, groups: tuple[str, ...], fixed: bool
 ) -> RunConfig:
-    """The settings as typed, with the rest of these groups as the checkpoint's run had them.
+    """The settings as typed, with the rest of the model's and of these groups as the checkpoint's run had them.
 
     groups: groups or single flags to take from it. fixed: typed settings that would make it another run are errors;
     otherwise only those that give weights of another shape.
@@ -59,19 +46,25 @@ def merge_settings(
     typed_flags = {name for name, source in config.sources.items() if source in ("command line", "file")}
     outdated = {name: why for name, why in before.changed.items() if fixed or name not in typed_flags}
     problems = [] if config.testing.only_test else changed_problems(outdated, f"the run of {flag}")
-    changes: dict[str, dict[str, Any]] = {}
+    changes: dict[str, Any] = {}
+    values, earlier = values_of(config), values_of(before)
+    if before.run.task != config.run.task:
+        problems.append(
+            f"--task is {config.run.task!r}: the run of {flag} has {before.run.task!r}; add --task {before.run.task}."
+        )
+        raise SettingsError(problems)
     for name, source in config.sources.items():
-        group = all_flags()[name].group
-        value, old = values_of(config)[name], values_of(before)[name]
+        setting = flag_named(name, values)
+        value, old = values[name], earlier[name]
         typed = source in ("command line", "file") or source.startswith("--")
-        bound = group not in FREE_GROUPS and name not in FREE_FLAGS if fixed else name in SHAPE
+        bound = not is_changeable(setting) if fixed else setting.of_shape
         if typed and bound and value != old:
             problems.append(f"--{name} is {value!r}: the run of {flag} has {old!r}; leave it out, or start a new run.")
-        if not typed and (group in groups or name in groups):
-            changes.setdefault(group, {})[name] = old
+        if not typed and (is_of_model(setting) or setting.group in groups or name in groups):
+            changes[name] = old
     if problems:
         raise SettingsError(problems)
-    return config.with_values({name: value for values in changes.values() for name, value in values.items()})
+    return config.with_values(changes)
 
 
 def resume(config: RunConfig, folder: RunFolder) -> tuple[RunConfig, Path | None, int]:
@@ -144,5 +137,5 @@ def initial_weights(config: RunConfig) -> tuple[RunConfig, Weights | None]:
     config = merge_settings(
         config, checkpoint["run"]["config"], f"--{flag}", TESTED if config.testing.only_test else TUNED, fixed=False
     )
-    typed = config.sources["mcmc_step_size"] in ("command line", "file")
+    typed = config.sources.get("mcmc_step_size") in ("command line", "file")
     return config, Weights(flag, checkpoint["state_dict"], own_step_size=typed, run=path.resolve().parent.parent)

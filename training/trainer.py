@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import math
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,8 @@ import torch
 from pytorch_lightning.profilers import AdvancedProfiler, Profiler, PyTorchProfiler, SimpleProfiler
 
 from config import RunConfig
-from config.record import to_dict
-from config.settings import Transformer
+from config.record import to_dict, values_of
+from config.task import Measure
 from data.module import DataModule
 from models.model import Model
 from runs import RunFolder, is_first_process
@@ -28,7 +28,7 @@ from runs.process import EXIT_RESUMABLE
 from runs.threads import limit_threads, watch_shared_cores
 from tasks import Task
 from training.checkpoints import AtomicCheckpointIO, Checkpoints
-from training.cost import Cost, batch_costs
+from training.cost import Cost, costs_if_counted
 from training.debugging import Anomaly, GarbageCollection, UnusedParameters
 from training.devices import check_world, environments, on_gpu, trainer_devices
 from training.divergence import DivergenceGuard, RollbackRequested, restore_before
@@ -36,7 +36,6 @@ from training.fault_injection import fault_injector
 from training.hang_watch import HangWatch
 from training.health import AlarmContext, Alarms
 from training.interruption import InterruptionCallback
-from training.language import tokens_per_byte, training_rows
 from training.lightning import add_callbacks, add_logger, wait_for_all_processes
 from training.optimizers import optimizer_and_schedule, warm_up_steps
 from training.peers import Peers
@@ -153,17 +152,6 @@ class RunLength:
         return cls(data.batches_per_epoch(), batches, -(-batches // config.trainer.accumulate_grad_batches))
 
 
-def costs_of(model: Model, config: RunConfig) -> dict[int, Cost]:
-    """What a batch costs by its number of steps down the energy; empty for a model that cannot be counted."""
-    if config.testing.only_test:
-        return {}
-    try:
-        return batch_costs(model, config.trainer.batch_size_per_device, config[Transformer].context_length)
-    except Exception as error:  # counting is for the record alone
-        print(f"FLOPs are not counted: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
-        return {}
-
-
 def expected_targets(config: RunConfig, data: DataModule, split: str) -> int | None:
     """Targets that an evaluation must have read at its end; None where a flag cuts it short."""
     debugging, rows = config.debugging, data.rows[split]
@@ -178,12 +166,14 @@ def expected_targets(config: RunConfig, data: DataModule, split: str) -> int | N
 
 
 def build_recorder(
-    config: RunConfig, data: DataModule, length: RunLength, costs: dict[int, Cost], attempt: int
+    task: Task, config: RunConfig, data: DataModule, length: RunLength, costs: dict[int, Cost], attempt: int
 ) -> Recorder:
     return Recorder(
         config.logging.log_every_n_steps,
         attempt,
-        tokens_per_byte(data),
+        task.unit,
+        task.measures(values_of(config)),
+        data,
         length.batches_per_epoch,
         length.steps,
         partial(expected_targets, config, data),
@@ -193,7 +183,9 @@ def build_recorder(
     )
 
 
-def alarm_context(task: Task, config: RunConfig, data: DataModule, length: RunLength) -> AlarmContext:
+def alarm_context(
+    task: Task, config: RunConfig, data: DataModule, length: RunLength, measures: Sequence[Measure]
+) -> AlarmContext:
     """What the alarms compare with."""
     floor = None
     if len(data.rows["valid"]) and not config.testing.only_test and is_first_process():
@@ -202,8 +194,12 @@ def alarm_context(task: Task, config: RunConfig, data: DataModule, length: RunLe
     return AlarmContext(
         warm_up_steps(config.optimizer, length.steps),
         config.trainer.gradient_clip_val,
-        math.nan if floor is None else floor,
+        floor,
         in_order=data.order_seed is None and not overfit,
+        scale=measures[0].scale,
+        unit=measures[0].unit,
+        higher=next((one for one in measures if one.split and one.better == "higher" and not one.is_pattern), None),
+        alarms=task.alarms,
     )
 
 
@@ -225,11 +221,11 @@ def debugging_callbacks(config: RunConfig, logger: WandbLogger | None) -> list[p
     return callbacks
 
 
-def saving_callbacks(config: RunConfig, folder: RunFolder, recorder: Recorder) -> list[pl.Callback]:
+def saving_callbacks(config: RunConfig, folder: RunFolder, data: DataModule, recorder: Recorder) -> list[pl.Callback]:
     """What saves a run and stops it for a signal; none for a --fast_dev_run, which leaves no checkpoint."""
     if config.debugging.fast_dev_run:
         return []
-    record = {"run_id": folder.run_id, "config": to_dict(config)}
+    record = {"run_id": folder.run_id, "config": to_dict(config), "spec": data.spec.to_dict()}
     checkpoints = Checkpoints(folder.checkpoints, config.checkpoint, record, recorder)
     interruption = InterruptionCallback(checkpoints, folder, recorder.attempt)
     return [*fault_injector(folder.path, recorder.attempt), checkpoints, interruption]
@@ -249,7 +245,7 @@ class Training:
         peers: Peers,
         calibrate: bool,
     ) -> None:
-        """calibrate: fit the step size to the data, as no checkpoint brings one."""
+        """calibrate: fit the model to the data, as no checkpoint brings what was fitted."""
         task.check(config, data)
         self.task, self.config, self.folder, self.data, self.model = task, config, folder, data, model
         self.trainer = build_trainer(config, folder)
@@ -261,13 +257,17 @@ class Training:
         data.trainer = self.trainer  # from here on the data counts in batches of all processes
         length = RunLength.of(config, data)
         self.trainer.val_check_interval = validation_interval(config, length.batches_per_epoch, length.batches)
-        costs = costs_of(model, config)
-        self.recorder = build_recorder(config, data, length, costs, attempt.number)
+        only_test, rows = config.testing.only_test, config.trainer.batch_size_per_device
+        costs = {} if only_test else costs_if_counted(model, data.example(rows))
+        self.recorder = build_recorder(task, config, data, length, costs, attempt.number)
         progress = Progress(self.recorder, length.steps)
-        guard = DivergenceGuard(folder.path, config, progress.print_line, deferred=on_gpu(config))
+        measures = self.recorder.measures
+        guard = DivergenceGuard(
+            folder.path, config, model.positive, measures, progress.print_line, deferred=on_gpu(config)
+        )
         self.recorder.before_flush.append(guard.judge_pending)
         self.early_stop = EarlyStop(config, self.recorder, progress.print_line)
-        context = alarm_context(task, config, data, length)
+        context = alarm_context(task, config, data, length, measures)
         alarms = Alarms(folder.path, self.recorder, context, guard, progress.print_line)
         self.usage = build_usage(config, folder, self.recorder, costs)
         hang_watch = HangWatch(config.trainer.hang_minutes, peers, partial(attempt.end, None))
@@ -279,7 +279,7 @@ class Training:
             *([Anomaly(folder.path)] if config.debugging.detect_anomaly else []),
             *(guard, self.early_stop, alarms, self.usage),
             *debugging_callbacks(config, self.wandb_logger),
-            *saving_callbacks(config, folder, self.recorder),
+            *saving_callbacks(config, folder, data, self.recorder),
             Heartbeat(folder.path / "heartbeat.json", self.recorder, length.steps),
             *(progress, hang_watch, StopAtEnd(length.steps)),
         ]
@@ -287,7 +287,7 @@ class Training:
         self.prepare_model(length, calibrate)
 
     def prepare_model(self, length: RunLength, calibrate: bool) -> None:
-        """Check it, fit its step size, and give it its optimizer."""
+        """Check it, fit it to the data, and give it its optimizer."""
         config, model = self.config, self.model
         if not config.testing.only_test:
             model.check()
@@ -314,11 +314,13 @@ class Training:
         return f"{run.model_name} {run.model_size}, {parameters:,} parameters, {described}"
 
     def calibrate(self) -> None:
-        """Fit the step size to the run's first rows: the same on every process, without drawing random numbers."""
-        first = training_rows(self.data, range(min(CALIBRATION_ROWS, len(self.data.rows["train"]))))
-        step_size = self.model.calibrate(first).get("step_size")
-        if step_size is not None:
-            print(f"--mcmc_step_size auto: {step_size:.4g}")
+        """Fit the model to the run's first rows: the same on every process, without drawing random numbers."""
+        rows = self.data.rows["train"]
+        fitted = self.model.calibrate(rows.__getitems__(range(min(CALIBRATION_ROWS, len(rows)))))
+        automatic = [flag for flag, value in values_of(self.config).items() if value == "auto"]
+        for name, value in fitted.items():
+            flag = next((f"--{flag} auto" for flag in automatic if flag.endswith(name)), f"{name}, fitted to the data")
+            print(f"{flag}: {value:.4g}")
 
     def fit(self, checkpoint: Path | None) -> None:
         """Train to the end, rolling back whenever --divergence_guard rollback asks for it."""

@@ -23,7 +23,7 @@ import pytorch_lightning as pl
 import torch
 
 from config import RunConfig
-from config.settings import Text
+from config.record import values_of
 from core.cpus import own_cpus
 from core.files import append_row, read_rows, write_json, write_text
 from data.inspect import memory_growth, private_memory
@@ -227,7 +227,8 @@ class Usage(pl.Callback):
             free_bytes=self.least_free,
             gpu_memory_bytes=gpu,
             row_bytes=self.row_bytes,
-            tokens_per_second=self.recorder.tokens / max(1e-9, self.recorder.seconds),
+            unit=self.recorder.unit,
+            units_per_second=self.recorder.units / max(1e-9, self.recorder.seconds),
             wait_share=self.recorder.waited / max(1e-9, self.recorder.seconds),
             own_cores=own_cpus(),
         )
@@ -247,7 +248,8 @@ class Machine:
     free_bytes: int
     gpu_memory_bytes: int = 0
     row_bytes: float = 0.0
-    tokens_per_second: float = 0.0
+    unit: str = "units"
+    units_per_second: float = 0.0
     wait_share: float = 0.0
     own_cores: int = 0
 
@@ -265,7 +267,8 @@ def summarise(rows: Sequence[Row], machine: Machine, config: RunConfig) -> dict[
     """The content of usage.json."""
     possible, impossible = drop_impossible(rows, machine)
     stats: dict[str, Any] = {"samples": len(rows), "cores": machine.cores, "memory_limit_bytes": machine.allowed_bytes}
-    stats |= {"tokens_per_second": machine.tokens_per_second, "loader_wait_share": machine.wait_share}
+    stats |= {"unit": machine.unit, f"{machine.unit}_per_second": machine.units_per_second}
+    stats |= {"loader_wait_share": machine.wait_share}
     for name in ("cpu_percent", "memory_bytes", "gpu_percent", "gpu_memory_bytes"):
         if values := column(possible, name):
             stats |= {f"{name}_mean": mean(values), f"{name}_peak": max(values)}
@@ -329,7 +332,7 @@ def loader_verdict(machine: Machine, config: RunConfig) -> Verdict:
         change = f"--num_workers {suggested} (now {workers})"
     else:
         change = f"--prefetch_factor {2 * config.data.prefetch_factor} (now {config.data.prefetch_factor})"
-    if not config[Text].pretokenize_dataset:
+    if values_of(config).get("pretokenize_dataset") is False:
         change = f"--pretokenize_dataset, or {change}"
     return Verdict(
         "loader",
@@ -406,7 +409,7 @@ def stats_lines(summary: dict[str, Any]) -> Iterator[str]:
     stats = summary.get("stats", {})
     if not stats.get("samples"):
         return
-    parts = [f"about {stats['tokens_per_second']:,.0f} tokens/s"]
+    parts = [f"about {stats[stats['unit'] + '_per_second']:,.0f} {stats['unit']}/s"]
     if "cpu_percent_mean" in stats:
         parts.append(f"CPU {stats['cpu_percent_mean']:.0f} of {100 * stats['cores']} %")
     if "memory_bytes_peak" in stats:

@@ -18,6 +18,8 @@ from config.task import (
     Measure,
     TaskFacts,
     all_tasks,
+    derived,
+    evaluation_line,
     find_task,
     measure_of,
     measures_of_record,
@@ -225,6 +227,20 @@ def test_measures_of_language_are_kept_with_the_run() -> None:
     assert measure_of("valid_loss_step_1", plain) is None and measure_of("step_size", plain) is None
     bits = next(measure for measure in plain if measure.name == "bits_per_byte")
     assert bits.derive is not None and bits.derive({"loss": 2.0}, {"tokens_per_byte": 0.25}) == pytest.approx(0.7213475)
+
+
+def test_the_line_of_an_evaluation() -> None:
+    measures = find_task("language").measures({"model_name": "ebt"})
+    results = derived(measures, {"loss": 2.0, "perplexity": 7.4, "accuracy": 0.123}, {"tokens_per_byte": 0.25})
+    assert list(results) == ["loss", "perplexity", "accuracy", "bits_per_byte"], "what is derived comes last"
+    line = "loss 2.0000 nats, 0.7213 bits per byte, accuracy 12.3%"
+    assert evaluation_line(measures, results) == line
+    assert derived(measures, {"accuracy": 0.5}, {}) == {"accuracy": 0.5}, "nothing follows from that"
+    plain = (Measure("loss", "distance", "m", "lower"), Measure("near", "near", "share of points", "higher"))
+    assert evaluation_line(plain, {"loss": 1.5, "near": 0.25, "targets": 3}) == "distance 1.5000 m, near 25.0%"
+    assert [measure.heading for measure in (*plain, *measures[:3])] == [
+        *("distance, m", "near, share of points", "nats per token", "perplexity", "bits per byte"),
+    ]
 
 
 def test_the_twin_of_a_run() -> None:

@@ -16,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import parse_command_line
+from config.record import values_of
+from config.task import find_task
 from core.files import read_rows
 from data.stream import exclude_batches, stream_position
 from runs import RunFolder
@@ -112,7 +114,8 @@ def guard(tmp_path: Path, *flags: str) -> tuple[DivergenceGuard, Any, list[str]]
         **{"global_step": 0, "global_rank": 0, "is_global_zero": True, "world_size": 1},
         **{"optimizers": [optimizer], "datamodule": SimpleNamespace(skipped=[])},
     )
-    return DivergenceGuard(tmp_path, config, said.append), trainer, said
+    measures = find_task("language").measures(values_of(config))
+    return DivergenceGuard(tmp_path, config, ("energy_gap",), measures, said.append), trainer, said
 
 
 def feed(watch: DivergenceGuard, trainer: Any, losses: list[float], gap: float = 1.0) -> None:
@@ -135,13 +138,25 @@ def test_one_trouble_is_told_once(tmp_path: Path) -> None:
     assert [row["action"] for row in read_rows(tmp_path / "divergence.jsonl")] == ["warn", "warn"]
 
 
+def test_without_a_scale_the_first_loss_is_one(tmp_path: Path) -> None:
+    watch, trainer, said = guard(tmp_path)
+    watch.scale = None
+    watch.load_state_dict({"scale": 0.0})
+    feed(watch, trainer, [0.002] * 30 + [0.003])
+    assert len(said) == 1 and "the loss is 0.003, 50 deviations over its mean of 0.002 ± 2e-05" in said[0]
+    again, _, _ = guard(tmp_path)
+    again.scale = None
+    again.load_state_dict(watch.state_dict())
+    assert again.loss_window.scale == 0.002
+
+
 def test_an_energy_that_rises_for_long_is_a_divergence(tmp_path: Path) -> None:
     watch, trainer, said = guard(tmp_path)
     feed(watch, trainer, [2.0] * (MOST_NEGATIVE - 1), gap=-0.5)
     feed(watch, trainer, [2.0])
     assert not said
     feed(watch, trainer, [2.0] * 3 * MOST_NEGATIVE, gap=-0.5)
-    assert len(said) == 1 and "the energy rose along the walk for 50 batches in a row: its gap is -0.5" in said[0]
+    assert len(said) == 1 and "negative for 50 batches in a row: the energy drop along the walk is -0.5" in said[0]
 
     watch, trainer, _ = guard(tmp_path, "--divergence_guard", "rollback")
     feed(watch, trainer, [2.0] * 7)
@@ -189,7 +204,7 @@ def test_a_rehearsal_has_nothing_to_go_back_to(tmp_path: Path) -> None:
     watch, _, _ = guard(tmp_path, "--divergence_guard", "rollback")
     assert watch.rollback
     config = replace(watch.config, debugging=replace(watch.config.debugging, fast_dev_run=True))
-    assert not DivergenceGuard(tmp_path, config, print).rollback
+    assert not DivergenceGuard(tmp_path, config, (), watch.declared, print).rollback
 
 
 def test_nothing_to_go_back_to_is_said(tmp_path: Path) -> None:

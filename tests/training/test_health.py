@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from config.task import find_task
 from core.files import read_rows
 from training.health import (
-    ALARM_RULES,
     MOST_POINTS,
     MOST_VALIDATIONS,
     QUIET_CHECKS,
@@ -24,6 +24,7 @@ from training.health import (
     AlarmContext,
     Alarms,
     History,
+    rules_of,
     turning_points,
 )
 from training.optimizers import schedule
@@ -47,7 +48,16 @@ TRANSFORMER = """
     1.71 1.67 1.66 1.67 1.71 1.68 1.70 1.63 1.74 1.69 1.68 1.70 1.67 1.66
 """
 UNIGRAM = 3.4
-FACTS = AlarmContext(warm_up_steps=80, clip=1.0, unigram=UNIGRAM)
+LANGUAGE = find_task("language")
+ACCURACY = next(one for one in LANGUAGE.measures({"model_name": "ebt"}) if one.name == "accuracy")
+FACTS = AlarmContext(
+    warm_up_steps=80,
+    floor=("unigram counts", UNIGRAM),
+    scale=1.0,
+    unit="nats per token",
+    higher=ACCURACY,
+    alarms=LANGUAGE.alarms,
+)
 RATE = schedule(
     SimpleNamespace(  # type: ignore[arg-type]
         warm_up_base_lr_divider=100,
@@ -166,7 +176,7 @@ def rising(one: dict[str, Any]) -> dict[str, Any]:
 
 FAULTS: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
     "overconfidence": (overconfident, "more answers are right, and the wrong ones are too sure"),
-    "overfitting": (overfitted, "the model learns its training text by heart"),
+    "overfitting": (overfitted, "the model memorises its training data"),
     "plateau": (flat, "the training loss is 2.0"),
     "oscillation": (swinging, "the training loss swings between about"),
     "divergence": (rising, "the training loss has risen from"),
@@ -174,13 +184,13 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
     "constant predictions": (lambda one: {"valid_spread": 0.001}, "predictions hardly depend on the context"),
     "unlearned": (
         lambda one: {name: UNIGRAM + one[name] / 100 for name in ("train_loss", "valid_loss") if name in one},
-        "guessing by how often tokens occur gives 3.400",
+        "nats per token, and that of the reference 'unigram counts' is 3.400: the model has not learned yet",
     ),
 }
 
 
 def test_every_kind_has_its_fault() -> None:
-    assert FAULTS.keys() | {"not shuffled"} == ALARM_RULES.keys()
+    assert FAULTS.keys() | {"not shuffled"} == rules_of(FACTS).keys()
 
 
 @pytest.mark.parametrize("kind", FAULTS)
@@ -206,7 +216,7 @@ def test_clipping_most_steps_hard_is_told(tmp_path: Path) -> None:
 
 def test_clipping_a_little_is_no_trouble(tmp_path: Path) -> None:
     assert alarms(changed(lambda one: {"gradient_norm": 3.0}), tmp_path) == {}
-    assert alarms(changed(lambda one: {"gradient_norm": 30.0}), tmp_path, AlarmContext(80, 0.0, UNIGRAM)) == {}
+    assert alarms(changed(lambda one: {"gradient_norm": 30.0}), tmp_path, replace(FACTS, clip=0.0)) == {}
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "learning_rate/decay"])
@@ -284,3 +294,29 @@ def test_reading_in_order_by_the_settings_raises_an_alarm(tmp_path: Path) -> Non
     health, said = watch(tmp_path)
     health.read(validation(0, 6.0))
     assert said == []
+
+
+def small(one: dict[str, Any]) -> dict[str, Any]:
+    """The same run of a task whose loss is a thousandth as large."""
+    return {name: value / 1000 if name.endswith("_loss") else value for name, value in one.items()}
+
+
+def test_without_a_scale_the_first_loss_is_one(tmp_path: Path) -> None:
+    facts = replace(FACTS, scale=None, floor=("a mean", UNIGRAM / 1000))
+    assert alarms([small(one) for one in healthy(0)], tmp_path, facts) == {}
+    for kind in ("overfitting", "unlearned"):
+        assert kind in alarms([small(one) for one in changed(FAULTS[kind][0])], tmp_path, facts)
+
+
+def test_a_task_without_other_measures_has_the_rules_of_its_loss(tmp_path: Path) -> None:
+    facts = AlarmContext(warm_up_steps=80)
+    assert alarms(changed(FAULTS["overconfidence"][0]), tmp_path, facts).keys() <= {"overfitting", "divergence"}
+    assert "overfitting" in alarms(changed(overfitted), tmp_path, facts)
+
+
+def test_an_old_state_has_its_measures_where_they_are_read() -> None:
+    state = History(FACTS.names).state() | {"validations": [(50, 2.0, 0.4, 0.01, 1.9)]}
+    history = History.of(state, FACTS.names)
+    (one,) = history.validations
+    assert (history.value(one, "accuracy"), history.value(one, "spread"), one.train) == (0.4, 0.01, 1.9)
+    assert history.state() == state

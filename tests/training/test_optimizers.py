@@ -31,6 +31,21 @@ def test_every_trainable_parameter_is_in_exactly_one_group() -> None:
     assert by_name["no_decay"]["weight_decay"] == 0 and all(p.ndim < 2 for p in by_name["no_decay"]["params"])
 
 
+def test_a_factor_counts_for_all_parameters_of_a_module_and_the_longest_name_wins() -> None:
+    model = nn.ModuleDict({"encoder": nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), "encoder_2": nn.Linear(3, 3)})
+    groups = parameter_groups(model, 1e-3, 0.1, {"encoder": 0.1, "encoder.1": 5.0})
+    rates = {id(parameter): (group["lr"], group["weight_decay"]) for group in groups for parameter in group["params"]}
+    placed = {name: rates[id(parameter)] for name, parameter in model.named_parameters()}
+    assert placed == {
+        "encoder.0.weight": (1e-4, 0.1),
+        "encoder.0.bias": (1e-4, 0.0),
+        "encoder.1.weight": (5e-3, 0.1),
+        "encoder.1.bias": (5e-3, 0.0),
+        "encoder_2.weight": (1e-3, 0.1),
+        "encoder_2.bias": (1e-3, 0.0),
+    }
+
+
 @pytest.mark.parametrize("shape", SCHEDULES)
 def test_groups_keep_their_ratio_at_every_step(shape: str) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))

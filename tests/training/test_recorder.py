@@ -19,7 +19,7 @@ from models.language import EnergyLM
 from runs.metrics import LANGUAGE_TASK as TASK
 from runs.run import Run
 from tests.conftest import Door
-from tests.support.builders import build_model
+from tests.support.builders import build_model, meta_rows
 from training.cost import batch_costs, step_cost
 from training.recorder import MetricsFile
 from training.stopping import GOAL_UNMET
@@ -42,12 +42,12 @@ def test_a_batch_costs_what_its_steps_cost(conditioning: str) -> None:
     model = build_model(parse_command_line(flags.split()), 11, 0, 10)
     assert isinstance(model, EnergyLM)
     drawn = model.walk_settings
-    costs = batch_costs(model, 4, 8)
+    costs = batch_costs(model, meta_rows(4, 8))
     assert list(costs) == [2, 3, 4] and model.walk_settings == drawn
     assert costs[2].flops < costs[3].flops < costs[4].flops
     for repeats in (1, 2):
         model.walk_settings = replace(drawn, min_repeats=repeats, max_repeats=repeats)
-        assert costs[2 * repeats] == step_cost(model, 4, 8)
+        assert costs[2 * repeats] == step_cost(model, meta_rows(4, 8))
 
 
 def test_replayed_rows_have_their_cost() -> None:
@@ -56,15 +56,16 @@ def test_replayed_rows_have_their_cost() -> None:
         build_model(parse_command_line(f"{flags} {more}".split()), 11, 0, 10)
         for more in ("", "--no-mcmc_replay_buffer")
     )
-    for one, other in zip(batch_costs(with_replay, 4, 8).values(), batch_costs(without, 6, 8).values(), strict=True):
+    replayed, fresh = batch_costs(with_replay, meta_rows(4, 8)), batch_costs(without, meta_rows(6, 8))
+    for one, other in zip(replayed.values(), fresh.values(), strict=True):
         assert one.flops == other.flops
 
 
 def test_a_model_without_an_energy_has_one_cost() -> None:
     flags = f"{SIZE} --model_name baseline_transformer"
     model = build_model(parse_command_line(flags.split()), 11, 0, 10)
-    (cost,) = batch_costs(model, 4, 8).items()
-    assert cost == (0, step_cost(model, 4, 8)) and cost[1].flops > 0
+    (cost,) = batch_costs(model, meta_rows(4, 8)).items()
+    assert cost == (0, step_cost(model, meta_rows(4, 8))) and cost[1].flops > 0
 
 
 class SlowRows(Dataset[Any]):
@@ -146,7 +147,7 @@ def test_every_row_says_where_it_was_measured(trained: tuple[Path, str, str]) ->
 def test_flops_are_those_of_the_steps_that_were_taken(trained: tuple[Path, str, str]) -> None:
     folder, _, _ = trained
     config = parse_command_line(["--config", str(folder / "config.json")])
-    costs = batch_costs(build_model(config, 258, 256, 257), 4, 32)
+    costs = batch_costs(build_model(config, 258, 256, 257), meta_rows(4, 32))
     rows = read_rows(folder / "metrics.jsonl")
     sums = {one.flops + other.flops for one in costs.values() for other in costs.values()}
     totals = [0, *(row["flops"] for row in rows if "train_loss" in row)]

@@ -200,7 +200,7 @@ def test_nothing_that_is_shown_can_fail_a_run(door: Door) -> None:
     output = door.ebt().with_fault(fault, "--compare_baseline")
     assert "could not show the descent of the energy: OSError: [Errno 28] No space left on device" in output
     assert "could not show a sample: TypeError" in output
-    assert re.search(r"--compare_baseline: the Transformer\+\+ ended with status \d+: no comparison", output)
+    assert re.search(r"--compare_baseline: Transformer\+\+, equal steps, ended with status \d+: no comparison", output)
     assert "the true token has the lower energy" in output and "train on" in output
 
 

@@ -42,7 +42,7 @@ def test_a_goal_is_met_as_the_sign_says(limit: float, value: float) -> None:
 
 
 def test_goals_that_cannot_be_met_are_refused() -> None:
-    known = "valid_loss, valid_perplexity, valid_accuracy, valid_top5, valid_bits_per_byte"
+    known = "valid_loss, valid_perplexity, valid_bits_per_byte, valid_accuracy, valid_top5"
     energy = "valid_thinking_gain"
     assert problems("--goal", "loss<1") == [
         "--goal is 'loss<1': a validation of --model_name ebt does not measure loss; "

@@ -16,7 +16,7 @@ from config import parse_command_line
 from core.text import format_amount
 from data.language.build import language_data
 from tests.conftest import Door
-from tests.support.builders import build_model
+from tests.support.builders import build_model, meta_rows
 from training import find
 from training.cost import step_cost
 from training.find import (
@@ -87,7 +87,7 @@ def test_flops_are_those_of_the_formula() -> None:
     L, D, S, V, B = 2, 128, 64, 258, 3
     matrices = L * (4 * D * D + 3 * D * D) + D * V
     attention = L * 2 * S * D  # scores and mixing, per token
-    assert step_cost(model, B, S).flops == 6 * B * S * (matrices + attention)
+    assert step_cost(model, meta_rows(B, S)).flops == 6 * B * S * (matrices + attention)
 
 
 def test_activation_estimate_is_near_what_autograd_keeps() -> None:
@@ -102,13 +102,13 @@ def test_activation_estimate_is_near_what_autograd_keeps() -> None:
         model.training_step({"input_ids": torch.randint(0, 256, (8, 65))}, 0)
     own = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
     real = sum(t.untyped_storage().nbytes() for place, t in kept.items() if place not in own)
-    assert 0.8 * real < step_cost(model, 8, 64).activation_bytes < 1.5 * real
+    assert 0.8 * real < step_cost(model, meta_rows(8, 64)).activation_bytes < 1.5 * real
 
 
 def test_counting_leaves_the_model_alone() -> None:
     model = build_model(CONFIG, 258, 256, 257)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    step_cost(model, 2, 16)
+    step_cost(model, meta_rows(2, 16))
     assert all(p.grad is None and p.device.type == "cpu" for p in model.parameters())
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     with FlopCounterMode(display=False) as counter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,11 +62,11 @@ def test_a_run_that_is_well_gets_numbers_and_good_words() -> None:
     assert (stats["read_bytes"], stats["written_bytes"], stats["memory_limit_bytes"]) == (495, 693, 16 * GB)
     assert all(verdict["good"] for verdict in found["verdicts"]) and "gpu_percent_mean" not in stats
     (line,) = stats_lines(found)
-    assert line == "stats       about 0 tokens/s, CPU 180 of 400 %, memory 2.0 GiB of 16.0 GiB"
+    assert line == "stats       about 0 units/s, CPU 180 of 400 %, memory 2.0 GiB of 16.0 GiB"
 
 
 def test_the_end_of_a_run_says_only_what_is_not_well() -> None:
-    starved = Machine(4, 16 * GB, 16 * GB, 12 * GB, row_bytes=10 * MB, tokens_per_second=4321.0, wait_share=0.34)
+    starved = replace(MACHINE, unit="tokens", units_per_second=4321.0, wait_share=0.34)
     first, second = stats_lines(summarise(rows(), starved, CONFIG))
     assert first.startswith("stats       about 4,321 tokens/s, ")
     assert second.startswith("!!          starved by the loader")
@@ -197,7 +198,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sampler(folder: Path) -> Usage:
-    recorder: Any = SimpleNamespace(attempt=1, waited=0.0, seconds=0.0, tokens=0)
+    recorder: Any = SimpleNamespace(attempt=1, waited=0.0, seconds=0.0, units=0, unit="tokens")
     return Usage(folder, CONFIG, recorder, row_bytes=0.0)
 
 
