@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
             show(describe(config))
             return 0
         if config.run.execution_mode == "inference":
-            from inference.evaluate import evaluate_from_training_flags
+            from inference.commands import evaluate_from_training_flags
 
             return evaluate_from_training_flags(config)
         if debugging.plan or debugging.debug_dataloader or debugging.find_lr or debugging.find_batch_size:

@@ -18,7 +18,7 @@ from config import parse_command_line
 from config.settings import Inference
 from core.progress import print_note
 from data.language.build import TextSpec
-from inference.decoder import Decoder, make_decoder
+from inference.language.decoder import Decoder, make_decoder
 from inference.thinking import plan_from_flags
 from models.language import EnergyLM, LanguageModel
 from tasks.language import TASK

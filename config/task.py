@@ -97,11 +97,19 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of `python -m inference` that a task offers. target: module:function."""
+    """A command of `python -m inference`; one of a task comes before a general one of the same name.
+
+    target: module:function, called with `model`, `command` and `inference`, its flags. flags: the group of its own
+    (importable without torch); usage: words after its name. inference: the group of infer_ flags where it is not
+    Inference itself; without: those that have no meaning for it.
+    """
 
     target: str
     flags: type
     purpose: str
+    usage: str = "--run RUN"
+    without: tuple[str, ...] = ()
+    inference: type | None = None
 
 
 class TaskFacts:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from core.commands import dispatch
-from inference.commands import COMMANDS, run
+from core.commands import Commands, dispatch
+from inference.commands import all_commands, run
 
 
 def main(argv: list[str]) -> int:
-    commands = {name: (partial(run, name), command.usage, command.purpose) for name, command in COMMANDS.items()}
+    commands: Commands = {
+        name: (partial(run, name), command.usage, command.purpose) for name, command in all_commands(argv).items()
+    }
     return dispatch("python -m inference", commands, argv)
 
 

@@ -1,69 +1,44 @@
-"""The commands of `python -m inference` and their flags, parsed before torch is imported: help answers at once."""
+"""The commands of `python -m inference`: those for every task, and those of the task of the run that is named.
+
+They and their flags are found and parsed before torch is imported: help answers at once.
+"""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from pkgutil import resolve_name
 from typing import Any
 
+from config import RunConfig, SettingsError
 from config.flags import flag
-from config.parser import parse_command
-from config.settings import Inference
+from config.help import help_topic
+from config.parser import TASK_NAMES, parse_command, typed_value
+from config.settings import Inference, all_flags
+from config.task import DEFAULT_TASK, Command, TaskFacts, all_tasks, find_task
+from core.errors import UserError
+from core.text import join_words
+from inference.loading import ModelFlags, task_name
+from runs.checkpoints import weights_path
 
-
-@dataclass(frozen=True)
-class ModelFlags:
-    """which model"""
-
-    run: str | None = flag(None, "run id, run name, run folder or last; default: the newest run", metavar="RUN")
-    ckpt: str | None = flag(None, "checkpoint file instead; default: the run's best, else its last", metavar="PATH")
-    logs_dir: str = flag("logs", "folder of all runs", metavar="PATH")
-    device: str = flag("auto", "where it runs", choices=("auto", "cpu", "cuda"))
-    seed: int = flag(0, "seed of all noise and all draws", low=0)
-
-
-@dataclass(frozen=True)
-class GenerateFlags:
-    """what to continue, and where to stop"""
-
-    prompt: str | None = flag(None, "text to continue; default: read from standard input", lines=True)
-    prompts: str | None = flag(None, "file with a prompt a line, or .jsonl with the field prompt", metavar="FILE")
-    interactive: bool = flag(False, "ask for prompts one after another")
-    stop: tuple[str, ...] = flag((), "texts at which to stop; they are cut off", lines=True)
-    out: str | None = flag(None, "JSONL file with every token; - prints it instead", metavar="FILE")
-    batch_size: int = flag(16, "prompts at a time", low=1)
-    long_prompt: str = flag(
-        "refuse",
-        "a prompt longer than the context: refuse it, or read a window of its end",
-        choices=("refuse", "window"),
-    )
+# Flags of train_model.py that --execution_mode inference accepts; the checkpoint determines the others.
+ACCEPTED_FLAGS = (
+    *("execution_mode", "config", "only_test", "only_test_model_ckpt", "run_name", "logs_dir", "no_wandb", "seed"),
+    *("gpus", "limit_test_batches", "batch_size_per_device", *TASK_NAMES),
+)
+WITHOUT_SAMPLING = (  # of what is drawn and drawn out, piece by piece
+    *("infer_max_gen_len", "infer_temp", "infer_topp", "infer_topk", "infer_logprobs", "infer_echo"),
+    *("infer_debug_sample_distances", "infer_plot_energy_landscape"),
+)
 
 
 @dataclass(frozen=True)
 class EvaluateFlags:
     """what to evaluate on"""
 
-    split: str | None = flag(
-        None,
-        "which split; default: valid, or of another dataset the first it has of valid, test and all",
-        choices=("train", "valid", "test", "all"),
-    )
-    dataset_name: str | None = flag(
-        None, "another dataset than the run's; of gsm8k, squad, lambada, ai2arc, bigbench and planbench the questions"
-    )
-    as_text: bool = flag(False, "of a dataset of questions the loss on its text instead")
-    dataset_dir: str | None = flag(None, "local file, folder or glob to read", metavar="PATH")
-    text_field: str | None = flag(None, "field that holds the text in jsonl, csv, parquet and arrow files")
-    limit: int = flag(0, "rows, or questions, at most; 0 is all", low=0)
-    batch_size: int = flag(16, "rows, or questions, at a time", low=1)
-
-
-@dataclass(frozen=True)
-class GreedyInference(Inference):
-    __doc__ = Inference.__doc__
-
-    infer_temp: float = flag(0.0, "temperature of answers; 0 takes the likeliest token", low=0)
+    split: str | None = flag(None, "which split; default: valid", choices=("train", "valid", "test"))
+    limit: int = flag(0, "rows at most; 0 is all", low=0)
+    batch_size: int = flag(16, "rows at a time", low=1)
 
 
 @dataclass(frozen=True)
@@ -71,81 +46,107 @@ class ThinkCurveFlags:
     """what to draw"""
 
     steps: int = flag(8, "steps, 1 to this", low=1)
-    candidates: int = flag(4, "candidates, 1 to this", low=1, high=64)
     seeds: int = flag(3, "seeds of noise, for the confidence intervals", low=1)
-    tokens: int = flag(4096, "tokens of each text", low=1)
-    baseline: str | None = flag(None, "run of a Transformer++; default: the twin of --compare_baseline", metavar="RUN")
-    shifted: str | None = flag(
-        None, "file of another kind of text; default: Python code of the standard library", metavar="FILE"
-    )
+    split: str = flag("valid", "which split", choices=("train", "valid", "test"))
+    rows: int = flag(256, "rows of each distribution, spread evenly over it", low=2)
+    baseline: str | None = flag(None, "run to compare with; default: the twin of --compare_baseline", metavar="RUN")
     batch_size: int = flag(16, "rows at a time", low=1)
 
 
-@dataclass(frozen=True)
-class LandscapeFlags:
-    """what to draw"""
-
-    prompt: str | None = flag(
-        None, "text whose last token is predicted; default: one of the validation split", lines=True
-    )
-    points: int = flag(41, "points along a side of the plane", low=3, high=401)
-
-
-DECODING_FLAGS = ("infer_max_gen_len", "infer_temp", "infer_topp", "infer_topk", "infer_logprobs", "infer_echo")
-REPORT_FLAGS = ("infer_debug_sample_distances", "infer_plot_energy_landscape")
-CANDIDATE_FLAGS = ("infer_generated_samples", "infer_energy_sampling_technique")
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command: its own flags, and the Inference flags except `without`, which have no meaning for it."""
-
-    flags: type
-    usage: str
-    purpose: str
-    without: tuple[str, ...] = ()
-    inference: type[Inference] = Inference
-
-
-COMMANDS = {
-    "generate": Command(
-        GenerateFlags, '--run RUN --prompt "..."', "continue a prompt", ("infer_plot_energy_landscape",)
-    ),
+GENERAL = {
     "evaluate": Command(
-        EvaluateFlags,
-        "--run RUN",
-        "loss and accuracy on a split, or answers to questions",
-        ("infer_logprobs", "infer_echo", "infer_debug_sample_distances"),
-        GreedyInference,
+        "inference.evaluate:main", EvaluateFlags, "the measures of a model on a split", without=WITHOUT_SAMPLING
     ),
     "think-curve": Command(
+        "inference.think_curve:main",
         ThinkCurveFlags,
-        "--run RUN",
-        "loss against steps, candidates and compute",
-        (
-            *(*DECODING_FLAGS, *REPORT_FLAGS),
-            *("infer_generated_samples", "infer_ebt_num_steps", "infer_ebt_stop_change"),
+        "the loss against the steps of the walk",
+        without=(
+            *(*WITHOUT_SAMPLING, "infer_generated_samples", "infer_energy_sampling_technique"),
+            *("infer_ebt_num_steps", "infer_ebt_stop_change"),
             "infer_steps_final_landscape",  # always set, so that one walk gives every number of steps
         ),
-    ),
-    "landscape": Command(
-        LandscapeFlags,
-        "--run RUN",
-        "a picture of the energy around a prediction",
-        (*DECODING_FLAGS, *REPORT_FLAGS, *CANDIDATE_FLAGS, "infer_ebt_stop_change"),
     ),
 }
 
 
-def parse(name: str, argv: Sequence[str]) -> dict[str, Any]:
+def commands_of(task: TaskFacts) -> dict[str, Command]:
+    return {**GENERAL, **task.commands}
+
+
+def all_commands(argv: Sequence[str]) -> dict[str, Command]:
+    """Every command: general ones, those of the tasks in tasks/ and of the run that the command line names."""
+    commands: dict[str, Command] = {}
+    for task in all_tasks().values():
+        commands |= task.commands
+    if argv and argv[0] not in commands and (name := task_of(argv)):
+        commands |= find_task(name).commands
+    return commands | GENERAL
+
+
+def task_of(argv: Sequence[str]) -> str | None:
+    """The task of the run that a command line uses: the newest, where it names none. None without a run, and for
+    help that names none."""
+    run, ckpt, logs = (typed_value(argv, name) for name in ("run", "ckpt", "logs_dir"))
+    if help_topic(argv) is not None and run is None and ckpt is None:
+        return None
+    return task_name(ModelFlags(run=run, ckpt=ckpt, logs_dir=logs or ModelFlags().logs_dir))
+
+
+def find_command(name: str, argv: Sequence[str]) -> Command:
+    """The command of the task of the run that a command line uses; of the default task, where there is no run."""
+    task = task_of(argv)
+    if task is None:
+        return {**all_commands(argv), **find_task(DEFAULT_TASK).commands}[name]
+    commands = commands_of(find_task(task))
+    if name not in commands:
+        words = (f"--{key} {value}" for key in ("run", "ckpt") if (value := typed_value(argv, key)) is not None)
+        subject = next(words, "The newest run")
+        raise UserError(f"{subject} is a {task} run: it offers {join_words(sorted(commands), 'and')}.")
+    return commands[name]
+
+
+def parse(name: str, command: Command, argv: Sequence[str]) -> dict[str, Any]:
     """{"model": ModelFlags, "command": the command's flags, "inference": Inference} of a command line."""
-    command = COMMANDS[name]
-    sections = {"model": ModelFlags, "command": command.flags, "inference": command.inference}
+    sections = {"model": ModelFlags, "command": command.flags, "inference": command.inference or Inference}
     usage = f"python -m inference {name} {command.usage}    {command.purpose}"
     return parse_command(argv, sections, usage, command.without)
 
 
 def run(name: str, argv: Sequence[str]) -> int:
     """Parse the flags of a command, then import and call it."""
-    flags = parse(name, argv)
-    return importlib.import_module(f"inference.{name.replace('-', '_')}").main(**flags)
+    command = find_command(name, argv)
+    flags = parse(name, command, argv)
+    return int(resolve_name(command.target)(**flags))
+
+
+def evaluate_from_training_flags(config: RunConfig) -> int:
+    """`evaluate` from `python train_model.py --only_test --execution_mode inference`, on the test split."""
+    path = weights_path(config, "only_test_model_ckpt", str(config.testing.only_test_model_ckpt))
+    device = "cpu" if config.trainer.gpus == "none" else "auto"
+    model = ModelFlags(ckpt=str(path), logs_dir=config.logging.logs_dir, device=device, seed=config.trainer.seed)
+    command = commands_of(find_task(task_name(model) or config.run.task))["evaluate"]
+    of_data = [field.name for field in fields(command.flags) if hasattr(config.data, field.name)]
+    on_command_line = {name for name, source in config.sources.items() if source == "command line"}
+    used = {name for name, flag in all_flags().items() if flag.group == "inference"} - {*command.without}
+    problems = [
+        f"--{name} has no effect with --execution_mode inference: remove it; the checkpoint's run says the rest."
+        for name in sorted(on_command_line - used - {*ACCEPTED_FLAGS, *of_data})
+    ]
+    if problems:
+        raise SettingsError(problems)
+    limit, rows = config.debugging.limit_test_batches, config.trainer.batch_size_per_device
+    if limit == 0:
+        raise UserError("--limit_test_batches is 0: there is nothing to evaluate; give a number of batches or a share.")
+    dataset = {name: getattr(config.data, name) for name in of_data if is_set(config, name)}
+    flags = command.flags(limit=int(limit) * rows if limit > 1 else 0, batch_size=rows, **dataset)
+    inference = {name: value for name, value in asdict(config[Inference]).items() if is_set(config, name)}
+    if not path.is_file():
+        raise UserError(f"--only_test_model_ckpt is {str(path)!r}: there is no such file; give a .ckpt file, or last.")
+    settings = (command.inference or Inference)(**inference)
+    evaluate = resolve_name(command.target)
+    return int(evaluate(model, flags, settings, preferred="test", share=min(limit, 1.0)))
+
+
+def is_set(config: RunConfig, name: str) -> bool:
+    return config.sources[name] in ("command line", "file")

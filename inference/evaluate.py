@@ -1,352 +1,194 @@
-"""`python -m inference evaluate`: the loss of a model on a text, or its answers to the questions of a dataset."""
+"""`python -m inference evaluate` for any task: the measures of a model on a split, beside the task's references."""
 
 from __future__ import annotations
 
 import math
-import re
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
-from config import RunConfig, SettingsError
-from config.settings import Inference, Text, Transformer, all_flags
+from config.record import values_of
+from config.settings import Inference
+from config.task import SPLITS, Measure, derived
 from core.errors import UserError
 from core.files import append_row
-from core.text import plural, printable_lines
-from data.language.sources import HUB, Source, find_source
-from data.language.sources.hub_dataset import HubSource
-from inference.commands import COMMANDS, EvaluateFlags, GreedyInference, ModelFlags
-from inference.loading import Loaded, load, output_folder
-from inference.questions import Answer, QuestionAnswerer, read_questions, summary
-from inference.text_loss import TextRows, bits_per_nat, empty_split, measure_text, text_of_dataset, text_of_run
-from inference.thinking import WalkPlan, plan_from_flags
-from runs.checkpoints import weights_path
+from core.progress import progress
+from data.module import DataModule, Rows
+from inference.commands import EvaluateFlags
+from inference.loading import Loaded, ModelFlags, load, output_folder
+from inference.thinking import ENERGY_FLAGS, WalkPlan, WalkState, plan_from_flags, walk_batch
+from models.energy_model import EnergyModel
+from models.model import Batch
 
-LANDSCAPE_POINTS = 41
-WITH_TEXT_FIELD = ("jsonl", "csv", "parquet", "arrow")
-SAMPLING_FLAGS = ("infer_max_gen_len", "infer_temp", "infer_topp", "infer_topk")
-# Flags of train_model.py that --execution_mode inference accepts; the checkpoint determines the others.
-ACCEPTED_FLAGS = (
-    *("execution_mode", "config", "only_test", "only_test_model_ckpt", "run_name", "logs_dir", "no_wandb", "seed"),
-    *("gpus", "dataset_name", "dataset_dir", "text_field", "limit_test_batches", "batch_size_per_device"),
-)
 RECORD = "evaluation.jsonl"
-ANSWERS_PRINTED, ANSWER_WIDTH = 3, 100
-
-
-@dataclass(frozen=True)
-class EvaluationJob:
-    """One evaluation. is_own_data: of the run itself; share: of the rows or questions to evaluate."""
-
-    loaded: Loaded
-    command: EvaluateFlags
-    inference: Inference
-    seed: int
-    plan: WalkPlan | None
-    data: Text
-    source: Source
-    is_own_data: bool
-    split: str
-    share: float
-    folder: Path
-
-    @property
-    def title(self) -> str:
-        part = "all" if self.split == "all" else f"{self.split} split"
-        return f"{self.data.dataset_name}, {part}"
 
 
 def main(
     model: ModelFlags, command: EvaluateFlags, inference: Inference, preferred: str = "valid", share: float = 1.0
 ) -> int:
-    """preferred: the split, where none is named. share: of the rows, or questions, to evaluate."""
-    has_questions = is_question_set(command.dataset_name) and not command.as_text
-    check_flags(command, inference, has_questions)
+    """preferred: the split, where none is named. share: of its rows to evaluate."""
     loaded = load(model)
     plan = plan_from_flags(loaded.model, inference, model.seed)
-    if inference.infer_plot_energy_landscape and plan is None:
-        raise UserError("--infer_plot_energy_landscape: this model has no energy to draw; choose an EBT's run.")
-    data = select_data(loaded.config[Text], command)
-    source, is_own_data = find_source(data), is_run_data(loaded.config[Text], data) and not has_questions
-    split = command.split or (preferred if is_own_data else first_split(source, preferred))
+    if all(getattr(inference, name) == getattr(Inference(), name) for name in ENERGY_FLAGS):
+        plan = None  # the model's own evaluation
+    data, split = loaded.task.data(loaded.config, loaded.run), command.split or preferred
+    rows = rows_of(data, split)
+    count = max(1, int(share * len(rows)))
+    count = min(count, command.limit or count)
     folder = output_folder(loaded, inference)
-    job = EvaluationJob(loaded, command, inference, model.seed, plan, data, source, is_own_data, split, share, folder)
     print(f"{loaded.config.run.model_name} at step {loaded.step:,} ({loaded.checkpoint})")
-    return evaluate_questions(job) if has_questions else evaluate_text(job)
-
-
-def evaluate_from_training_flags(config: RunConfig) -> int:
-    """The same from `python train_model.py --only_test --execution_mode inference`, on the test split."""
-    on_command_line = {name for name, source in config.sources.items() if source == "command line"}
-    used = {name for name, flag in all_flags().items() if flag.group == "inference"} - {*COMMANDS["evaluate"].without}
-    problems = [
-        f"--{name} has no effect with --execution_mode inference: remove it; the checkpoint's run says the rest."
-        for name in sorted(on_command_line - used - {*ACCEPTED_FLAGS})
-    ]
-    if problems:
-        raise SettingsError(problems)
-    dataset = {
-        name: getattr(config.data, name)
-        for name in ("dataset_name", "dataset_dir", "text_field")
-        if is_set(config, name)
-    }
-    limit, rows = config.debugging.limit_test_batches, config.trainer.batch_size_per_device
-    if limit == 0:
-        raise UserError("--limit_test_batches is 0: there is nothing to evaluate; give a number of batches or a share.")
-    command = EvaluateFlags(limit=int(limit) * rows if limit > 1 else 0, batch_size=rows, **dataset)
-    inference = asdict(config[Inference])
-    if not is_set(config, "infer_temp"):
-        del inference["infer_temp"]
-    device = "cpu" if config.trainer.gpus == "none" else "auto"
-    path = weights_path(config, "only_test_model_ckpt", str(config.testing.only_test_model_ckpt))
-    if not path.is_file():
-        raise UserError(f"--only_test_model_ckpt is {str(path)!r}: there is no such file; give a .ckpt file, or last.")
-    model = ModelFlags(ckpt=str(path), logs_dir=config.logging.logs_dir, device=device, seed=config.trainer.seed)
-    return main(model, command, GreedyInference(**inference), preferred="test", share=min(limit, 1.0))
-
-
-def first_split(source: Source, preferred: str) -> str:
-    """The split of a dataset to evaluate; all of it where it has none of its own."""
-    return next((name for name in (preferred, "valid", "test") if name in source.splits), "all")
-
-
-def is_set(config: RunConfig, name: str) -> bool:
-    return config.sources[name] in ("command line", "file")
-
-
-def is_question_set(name: str | None) -> bool:
-    dataset = HUB.get((name or "").partition(":")[0])
-    return dataset is not None and dataset.question_format is not None
-
-
-def check_flags(command: EvaluateFlags, inference: Inference, has_questions: bool) -> None:
-    """Refuse flags that would have no effect."""
-    problems = []
-    sets = ", ".join(name for name in HUB if is_question_set(name))
-    if command.as_text and not is_question_set(command.dataset_name):
-        problems.append(
-            f"--as_text has no effect without a dataset of questions: remove it, or choose --dataset_name {sets}."
-        )
-    sampling = [name for name in SAMPLING_FLAGS if getattr(inference, name) != getattr(GreedyInference(), name)]
-    if not has_questions:
-        problems += [
-            f"--{name} has no effect where nothing is generated: remove it, or ask with --dataset_name {sets}."
-            for name in sampling
-        ]
-    elif inference.infer_temp == 0:
-        problems += [
-            f"--{name} has no effect with --infer_temp 0, which draws nothing: remove it, or give a temperature."
-            for name in sampling
-            if name in ("infer_topp", "infer_topk")
-        ]
-    if problems:
-        raise SettingsError(problems)
-
-
-def select_data(run: Text, command: EvaluateFlags) -> Text:
-    """The dataset that the flags name, with the settings of the run for what they leave open."""
-    data = run
-    if command.dataset_name not in (None, run.dataset_name):
-        data = replace(run, dataset_name=command.dataset_name, dataset_dir=None, text_field=Text().text_field)
-    if command.dataset_dir is not None:
-        data = replace(data, dataset_dir=command.dataset_dir)
-    if command.text_field is not None:
-        if data.dataset_name not in WITH_TEXT_FIELD:
-            raise UserError(
-                f"--text_field has no effect with --dataset_name {data.dataset_name}: "
-                f"remove it, or choose {', '.join(WITH_TEXT_FIELD)}."
-            )
-        data = replace(data, text_field=command.text_field)
-    return data if is_run_data(run, data) else replace(data, max_documents=0)
-
-
-def is_run_data(run: Text, data: Text) -> bool:
-    """Whether it is the dataset of the run, or its files at another place where those of the run are gone."""
-    if replace(data, dataset_dir=run.dataset_dir) != run:
-        return False
-    return data.dataset_dir == run.dataset_dir or not is_available(run)
-
-
-def is_available(data: Text) -> bool:
-    try:
-        find_source(data)
-        return True
-    except UserError:
-        return False
-
-
-def evaluate_text(job: EvaluationJob) -> int:
-    """Measure the loss on a text."""
-    loaded, command, limit = job.loaded, job.command, job.command.limit
-    if job.is_own_data and job.split != "all":
-        text = text_of_run(loaded, job.data, job.split, limit, job.share)
-    else:
-        text = text_of_dataset(loaded, job.source, job.data, job.split, limit, job.share)
-    result = measure_text(loaded, job.plan, text, command.batch_size)
-    recorded = record(job, result)  # before printing, as a pipe may close
-    show_text(job, result, text)
-    print(f"recorded    {recorded}")
-    if job.inference.infer_plot_energy_landscape:
-        row = text.rows.__getitems__([0])["input_ids"][0].tolist()
-        *tokens, target = (token for token in row if token != loaded.tokenizer.pad_id)
-        draw_landscape(job, tokens, target)
-    return 0
-
-
-def evaluate_questions(job: EvaluationJob) -> int:
-    """Generate and grade the answers to questions."""
-    assert isinstance(job.source, HubSource)
-    question_format, loaded, command = job.source.dataset.question_format, job.loaded, job.command
-    assert question_format is not None
-    questions = list(read_questions(job.source, job.data, job.split))
-    if not questions:
-        raise empty_split(job.split, job.data)
-    total = len(questions)
-    count = max(1, int(job.share * total))
-    questions = questions[: min(count, command.limit or count)]
     start = time.perf_counter()
-    answerer = QuestionAnswerer(loaded, job.plan, job.inference, job.seed, command.batch_size)
-    answers, cut = answerer.answer_all(questions, question_format)
-    result = {**summary(answers), "cut_prompts": cut, "seconds": time.perf_counter() - start}
-    slug = re.sub(r"[^A-Za-z0-9.-]+", "-", job.data.dataset_name)
-    file = job.folder / f"answers_{slug}_{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
-    save(file, [answer.row() for answer in answers])
-    recorded = record(job, result)
-    show_answers(job, answers, result, total)
-    print(f"answers     {file}\nrecorded    {recorded}")
-    if job.inference.infer_plot_energy_landscape:
-        prompt = loaded.tokenizer.encode(questions[0].prompt).tolist()
-        draw_landscape(job, [loaded.tokenizer.separator_id, *prompt], None)
+    measures = loaded.task.measures(values_of(loaded.config))
+    result = derived(measures, measure_rows(loaded, plan, rows, count, command.batch_size), data.facts.get(split, {}))
+    references = loaded.task.references(data, split, int(result["targets"]))
+    result |= {"rows": count, "seconds": time.perf_counter() - start}
+    settings = changed_settings(command, inference, model.seed, share)
+    about = {"task": loaded.task.name, "split": split}
+    recorded = record_evaluation(loaded, folder, about, settings, result)
+    units = f"{int(result['targets']):,} {loaded.task.unit}"
+    print(f"\n{SPLITS[split]} split, {units if count == len(rows) else f'the first {units}'}")
+    Console().print(results_table(measures, result, references))
+    if "energy_first" in result:
+        print(f"energy from {result['energy_first']:.4f} to {result['energy_last']:.4f}, mean of all predictions")
+        print(f"steps taken {result['mean_steps']:.2f} on average")
+    print(f"recorded    {recorded}")
     return 0
 
 
-def draw_landscape(job: EvaluationJob, tokens: list[int], target: int | None) -> None:
-    """Draw the energy around the first prediction."""
-    from inference.landscape import save_landscape
-
-    assert job.plan is not None
-    tokens = tokens[-job.loaded.config[Transformer].context_length :]
-    path = job.folder / "landscape.png"
-    save_landscape(job.loaded, tokens, target, job.plan, LANDSCAPE_POINTS, path)
-    print(f"landscape   {path}")
+def rows_of(data: DataModule, split: str) -> Rows:
+    rows: Rows = data.rows[split]
+    if not len(rows):
+        raise UserError(f"The {SPLITS[split]} split is empty: choose another with --split.")
+    return rows
 
 
-def show_text(job: EvaluationJob, result: dict[str, Any], text: TextRows) -> None:
-    """Print the table of a text and, for an EBT, losses and energies along the walks."""
-    targets = int(result["targets"])
-    of_all = f" of {text.rows.num_units:,}" if text.whole else ""
-    part = (
-        f"{targets:,} tokens"
-        if text.whole and text.count == len(text.rows)
-        else f"the first {targets:,}{of_all} tokens"
-    )
-    bits = bits_per_nat(text.rows)
-    low, high = result.get("loss_low"), result.get("loss_high")
-    table = new_table(low is not None)
-    print(f"\n{job.title}, {part}")
-
-    def line(name: str, value: float, of: Callable[[float], float]) -> None:
-        between = [] if low is None or high is None else [f"{of(low):.4f} to {of(high):.4f}"]
-        table.add_row(name, f"{value:.4f}", *between)
-
-    line("nats per token", result["loss"], lambda loss: loss)
-    line("bits per byte", result["bits_per_byte"], lambda loss: loss * bits)
-    line("perplexity", result["perplexity"], lambda loss: math.exp(min(loss, 700)))
-    table.add_row("accuracy", f"{result['accuracy']:.2%}")
-    table.add_row("top-5 accuracy", f"{result['top5']:.2%}")
-    Console().print(table)
-    if not math.isfinite(result["loss"]):
-        print("the loss is no number: the model's walk, or its weights, went beyond all numbers; take shorter steps")
-    elif low is not None:
-        over = result["interval_over"]
-        few = f", since they are of {plural(result['documents'], 'document')} only" if over == "rows" else ""
-        print(f"95% interval: bootstrap over {result[over]:,} {over}{few}")
-    if job.plan is None:
-        return
-    losses = {name: value for name, value in result.items() if name.startswith("loss_step_")}
-    by_step = ", ".join(f"{name.removeprefix('loss_step_')}: {value:.4f}" for name, value in losses.items())
-    of_all = f", mean of {job.plan.candidates} candidates" if job.plan.candidates > 1 else ""
-    print(f"loss after steps {by_step}{of_all}; thinking gains {result['thinking_gain']:.4f} nats per token")
-    print(f"energy from {result['energy_first']:.4f} to {result['energy_last']:.4f}, mean of all tokens")
-    if "steps" in result:
-        shares = ", ".join(f"{step}: {count / targets:.1%}" for step, count in result["steps"].items())
-        print(f"steps taken {result['mean_steps']:.2f} on average ({shares} of the tokens)")
+def batches_of(rows: Rows, indices: list[int], size: int, device: torch.device) -> Iterator[Batch]:
+    for first in range(0, len(indices), size):
+        batch = rows.__getitems__(indices[first : first + size])
+        yield {name: tensor.to(device) for name, tensor in batch.items()}
 
 
-def show_answers(job: EvaluationJob, answers: list[Answer], result: dict[str, Any], total: int) -> None:
-    """Print the table of a question set, remarks on it, and the first answers."""
-    all_questions = plural(total, "question")
-    part = all_questions if len(answers) == total else f"the first {len(answers):,} of {all_questions}"
-    table = new_table(True)
-    print(f"\n{job.title}, {part}")
-    table.add_row("exact match", f"{result['exact']:.2%}", f"{result['exact_low']:.2%} to {result['exact_high']:.2%}")
-    table.add_row("F1", f"{result['f1']:.2%}")
-    if "choice_accuracy" in result:
-        between = f"{result['choice_low']:.2%} to {result['choice_high']:.2%}"
-        table.add_row("likeliest choice is right", f"{result['choice_accuracy']:.2%}", between)
-    Console().print(table)
-    if job.split not in (*job.source.splits, "all"):
-        print(f"the {job.split} split is cut from the training examples: {job.data.dataset_name} has none of its own")
-    if result["cut_prompts"]:
-        context = job.loaded.config[Transformer].context_length
-        cut = plural(result["cut_prompts"], "prompt")
-        print(f"longer than the context of {context} tokens, so that only the end was read: {cut}")
-    if result["unfinished"]:
-        longest = job.inference.infer_max_gen_len
-        print(f"cut off at --infer_max_gen_len {longest}: {plural(result['unfinished'], 'answer')}")
-    for answer in answers[:ANSWERS_PRINTED]:
-        accepted = " | ".join(answer.question.accepted)
-        for name, text in {
-            "asked": answer.question.prompt[-ANSWER_WIDTH:],
-            "said": answer.text,
-            "right": accepted,
-        }.items():
-            shown = printable_lines(text.replace("\n", " "), sys.stdout.encoding)[0]
-            print(f"  {name:6} | {shown[:ANSWER_WIDTH]}")
-        print()
+@torch.no_grad()
+def measure_rows(loaded: Loaded, plan: WalkPlan | None, rows: Rows, count: int, batch_size: int) -> dict[str, Any]:
+    """The measures of the first `count` rows. plan: a walk that is not that of the model's own evaluation."""
+    model = loaded.model
+    walks = WalkMeasures(model, plan) if plan else None
+    with loaded.autocast(), progress("Evaluating", "rows", count) as advance:
+        for number, batch in enumerate(batches_of(rows, list(range(count)), batch_size, model.device)):
+            if walks is None:
+                model.evaluate(batch)
+            else:
+                walks.update(batch, number)
+            advance(len(next(iter(batch.values()))))
+    result: dict[str, Any] = model.compute_results() if walks is None else walks.result()
+    return result
 
 
-def new_table(with_interval: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_header=with_interval)
+class WalkMeasures:
+    """What an evaluation of an energy model measures, of walks by another plan; and the energies and steps of these."""
+
+    def __init__(self, model: EnergyModel, plan: WalkPlan) -> None:
+        self.model, self.plan = model, plan
+        self.losses = torch.zeros(len(plan.steps) + 1, dtype=torch.float64)
+        self.targets = 0
+        self.first = self.last = self.steps = 0.0
+
+    def update(self, batch: Batch, number: int) -> None:
+        """Walk on a batch. number: of the batch, which decides its noise."""
+        target = self.model.target(batch)
+        counted = self.model.counted(target)
+        count, reached = int(counted.sum()), 0
+        if not count:
+            return
+
+        def observe(state: WalkState) -> None:
+            """A walk that stops early keeps its last loss."""
+            nonlocal reached
+            since = reached + 1 if state.number else 0  # 0: another candidate begins
+            self.losses[since : state.number + 1] += count * self.model.loss(state.y, target).double().cpu()
+            reached = state.number
+
+        end = walk_batch(self.model, batch, self.plan, number, observe)
+        self.model.evaluation.update(end.y, target)
+        self.targets += count
+        self.first += float(end.first_energy[counted].double().sum())
+        self.last += float(end.energy[counted].double().sum())
+        self.steps += float(end.steps[counted].sum())
+
+    def result(self) -> dict[str, float]:
+        """With several candidates the losses by step are the mean of all of them."""
+        result = self.model.evaluation.result()
+        means: Tensor = self.losses / max(1, self.plan.candidates * self.targets)
+        first = 0 if self.model.starts_with_a_prediction else 1
+        losses = {f"loss_step_{step}": loss for step, loss in enumerate(means.tolist()) if step >= first}
+        last = means[-1].item() if self.plan.candidates == 1 else result["loss"]
+        count = max(1, self.targets)
+        return {
+            **result,
+            **losses,
+            "thinking_gain": means[first].item() - last,
+            "energy_first": self.first / count,
+            "energy_last": self.last / count,
+            "mean_steps": self.steps / count,
+        }
+
+
+def new_table(*columns: str) -> Table:
+    """A table of names and values, and more columns with headings."""
+    table = Table(box=box.SIMPLE_HEAD, show_header=bool(columns))
     table.add_column("")
     table.add_column("", justify="right")
-    if with_interval:
-        table.add_column("95% interval", justify="right")
+    for heading in columns:
+        table.add_column(heading, justify="right")
     return table
 
 
-def record(job: EvaluationJob, result: dict[str, Any]) -> Path:
-    """Append the evaluation to evaluation.jsonl. -> its path"""
-    loaded = job.loaded
+def results_table(
+    measures: tuple[Measure, ...], result: Mapping[str, float], references: Mapping[str, Mapping[str, float]]
+) -> Table:
+    """Every measure with its value and that of the references."""
+    table = new_table(*references)
+    for measure in measures:
+        names = [name for name in result if measure.split and measure.matches(name)]
+        for name in names:
+            named = measure.named(name)
+            others = [named.format(values[name]) if name in values else "" for values in references.values()]
+            table.add_row(named.heading, named.format(result[name]), *others)
+    return table
+
+
+def record_evaluation(
+    loaded: Loaded, folder: Path, about: Mapping[str, Any], settings: Mapping[str, Any], result: Mapping[str, Any]
+) -> Path:
+    """Append an evaluation to evaluation.jsonl. about: its data. -> its path"""
     row = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "run_id": loaded.folder.run_id if loaded.folder else None,
         "checkpoint": str(loaded.checkpoint.resolve()),
         "step": loaded.step,
-        "dataset": job.data.dataset_name,
-        "dataset_dir": job.data.dataset_dir,
-        "split": job.split,
-        "settings": settings_of(job),
+        **about,
+        "settings": dict(settings),
         "results": finite(result),
     }
-    save(job.folder / RECORD, [row])
-    return job.folder / RECORD
+    save_rows(folder / RECORD, [row])
+    return folder / RECORD
 
 
-def settings_of(job: EvaluationJob) -> dict[str, Any]:
+def changed_settings(command: Any, inference: Inference, seed: int, share: float) -> dict[str, Any]:
     """Flags that differ from their defaults, except those that the record has in other fields."""
     elsewhere = {"split", "dataset_name", "dataset_dir", "infer_output_dir"}
-    changed: dict[str, Any] = {"seed": job.seed} if job.seed else {}
-    if job.share < 1:
-        changed["limit_test_batches"] = job.share
-    for settings in (job.command, job.inference):
+    changed: dict[str, Any] = {"seed": seed} if seed else {}
+    if share < 1:
+        changed["limit_test_batches"] = share
+    for settings in (command, inference):
         for field in fields(settings):
             value = getattr(settings, field.name)
             if value != field.default and field.name not in elsewhere:
@@ -354,14 +196,14 @@ def settings_of(job: EvaluationJob) -> dict[str, Any]:
     return changed
 
 
-def finite(result: dict[str, Any]) -> dict[str, Any]:
+def finite(result: Mapping[str, Any]) -> dict[str, Any]:
     """The results with None for numbers that are not finite, which JSON cannot represent."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in result.items()
     }
 
 
-def save(file: Path, rows: list[dict[str, Any]]) -> None:
+def save_rows(file: Path, rows: list[dict[str, Any]]) -> None:
     try:
         for row in rows:
             append_row(file, row)

@@ -1,62 +1,119 @@
-"""Find a run or a checkpoint by its name, and load its model for inference."""
+"""Find a run or a checkpoint by its name, and load its model for inference. torch is imported by `load`."""
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from config import RunConfig, SettingsError
+from config.flags import flag
 from config.record import from_dict
 from config.settings import Inference
 from core.errors import UserError
-from inference.commands import ModelFlags
 from runs import RunFolder
 from runs.checkpoints import CheckpointError, Weights, read_checkpoint
 from runs.run import Run, all_runs, match_run
 from runs.threads import limit_threads, watch_shared_cores
-from tasks import find_task
+from tasks import Task, find_task
+
+if TYPE_CHECKING:
+    import torch
 
 MAX_LISTED = 5  # runs in an error message
 TWIN_SUFFIXES = ("-transformer++", "-transformer++-flops")
 
 
 @dataclass(frozen=True)
+class ModelFlags:
+    """which model"""
+
+    run: str | None = flag(None, "run id, run name, run folder or last; default: the newest run", metavar="RUN")
+    ckpt: str | None = flag(None, "checkpoint file instead; default: the run's best, else its last", metavar="PATH")
+    logs_dir: str = flag("logs", "folder of all runs", metavar="PATH")
+    device: str = flag("auto", "where it runs", choices=("auto", "cpu", "cuda"))
+    seed: int = flag(0, "seed of all noise and all draws", low=0)
+
+
+@dataclass(frozen=True)
 class Loaded:
     """A model ready for inference. folder: its run's, where the checkpoint lies in one; step: of its training."""
 
+    task: Task
     config: RunConfig
     model: Any  # of the task
-    tokenizer: Any  # its processor
+    processor: Any  # of the task
     checkpoint: Path
     folder: RunFolder | None
     step: int
 
+    @property
+    def name(self) -> str:
+        return self.folder.run_id if self.folder else self.checkpoint.name
+
+    @property
+    def run(self) -> Path:
+        """The folder that the checkpoint's run has, or would have."""
+        return run_of(self.checkpoint)
+
+    def autocast(self) -> torch.autocast:
+        """Evaluation uses the precision of the training."""
+        import torch
+
+        types = {"bf16": torch.bfloat16, "16": torch.float16}
+        precision = types.get(self.config.trainer.float_precision)
+        return torch.autocast(self.model.device.type, precision, enabled=precision is not None)
+
 
 def load(flags: ModelFlags) -> Loaded:
     """The model of --run or --ckpt, on its device, in evaluation mode and without gradients."""
+    import torch
+
     torch.set_flush_denormal(True)  # softmax tails are denormal: twice as fast on a CPU
     limit_threads()
     watch_shared_cores()
     if flags.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device is 'cuda': this machine has no GPU that torch can use; choose auto or cpu.")
     path = find_checkpoint(flags)
-    try:
-        checkpoint = read_checkpoint(path)
-        config = from_dict(checkpoint["run"]["config"], f"the record in {path}")
-    except CheckpointError as error:
-        raise CheckpointError(f"{error} {runs_hint(flags.logs_dir)}") from error
-    run = path.resolve().parent.parent
+    checkpoint, config = read_with_config(path, flags.logs_dir)
+    run = run_of(path)
     task = find_task(config.run.task)
-    tokenizer = task.processor(config, run)
+    processor = task.processor(config, run)
     model = task.model(config, task.spec(config, run))
     Weights("ckpt", checkpoint["state_dict"]).load_into(model)
     on_gpu = flags.device == "cuda" or (flags.device == "auto" and torch.cuda.is_available())
     model = model.to("cuda" if on_gpu else "cpu").eval().requires_grad_(False)
     folder = RunFolder.open(run) if (run / "config.json").is_file() else None
-    return Loaded(config, model, tokenizer, path, folder, int(checkpoint["global_step"]))
+    return Loaded(task, config, model, processor, path, folder, int(checkpoint["global_step"]))
+
+
+def run_of(checkpoint: Path) -> Path:
+    """The run folder of RUN/checkpoints/FILE."""
+    return checkpoint.resolve().parent.parent
+
+
+def task_name(flags: ModelFlags) -> str | None:
+    """The task of the run that the flags name; None where there is no such run. Without torch for one in a folder."""
+    try:
+        path = find_checkpoint(flags)
+    except UserError:
+        return None
+    record = run_of(path) / "config.json"
+    if record.is_file():
+        with suppress(ValueError):
+            return from_dict(json.loads(record.read_bytes()), str(record)).run.task
+    return read_with_config(path, flags.logs_dir)[1].run.task
+
+
+def read_with_config(path: Path, logs_dir: str) -> tuple[dict[str, Any], RunConfig]:
+    """A checkpoint, and the settings that its record has."""
+    try:
+        checkpoint = read_checkpoint(path)
+        return checkpoint, from_dict(checkpoint["run"]["config"], f"the record in {path}")
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} {runs_hint(logs_dir)}") from error
 
 
 def find_checkpoint(flags: ModelFlags) -> Path:

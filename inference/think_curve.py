@@ -1,11 +1,16 @@
-"""`python -m inference think-curve`: the loss of an EBT against steps, candidates and compute."""
+"""`python -m inference think-curve` for any task with an energy: the loss against the steps of the walk.
+
+A task that can say more, such as what several candidates or compute give, has a command of its own; it uses the curves
+and the sentences here.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import sys
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,51 +18,47 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from config.settings import Inference, Transformer
+from config.record import values_of
+from config.settings import Inference
+from config.task import SPLITS
 from config.twin import baseline_config
 from core.errors import UserError
 from core.files import write_atomically, write_text
 from core.progress import progress
 from core.text import printable_lines
-from inference.commands import ModelFlags, ThinkCurveFlags
-from inference.flops import WalkCost, forward_flops, walk_cost
-from inference.intervals import Interval, bootstrap, interval
-from inference.loading import Loaded, find_run, load, output_folder
-from inference.text_loss import TextSample, shifted_text, validation_text
-from inference.think_curve_report import caption, draw, report
-from inference.thinking import WalkPlan, candidate_score, careful_walk, plan_from_flags
-from models.energy_model import Contexts
-from models.language import EnergyLM, LanguageModel
-from tasks import find_task
+from data.module import Rows
+from inference.commands import ThinkCurveFlags
+from inference.evaluate import batches_of, rows_of
+from inference.intervals import SAMPLES, Interval, bootstrap, interval
+from inference.loading import Loaded, ModelFlags, find_run, load, output_folder
+from inference.thinking import WalkPlan, WalkState, plan_from_flags, walk_batch
+from models.energy_model import EnergyModel
+from models.model import Batch, Model
+from runs.pictures import FAINT, GREY, pyplot
 
+LINE_WIDTH = 110  # characters of a caption's line
 Point = tuple[int, int]  # steps, candidates
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """A Transformer++ to compare with. loaded: None where no trained one was found, for missing_reason."""
+class Sample:
+    """What losses are measured on. kind: in-distribution or shifted; name: for people."""
 
-    loaded: Loaded | None
-    flops: float
-    missing_reason: str = ""
-
-    @property
-    def name(self) -> str:
-        assert self.loaded is not None
-        return self.loaded.folder.run_id if self.loaded.folder else self.loaded.checkpoint.name
+    kind: str
+    name: str
+    rows: Any
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Losses on one text, in nats per token.
+    """Losses on one sample.
 
     columns: of each point. by_seed: [seeds, K] mean losses; samples: [samples, K] of the bootstrap, paired.
-    baseline: column of the Transformer++, if there is one.
+    baseline: column of the model to compare with, if there is one.
     """
 
-    text: TextSample
+    text: Sample
     columns: dict[Point, int]
     by_seed: np.ndarray
     samples: np.ndarray
@@ -80,252 +81,301 @@ class Curve:
         return points[int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))]
 
 
-@dataclass(frozen=True)
-class ThinkCurveResult:
-    """The curves of all texts, and their cost. evaluation_steps, training_steps: of this model (fewest, most)."""
-
-    curves: list[Curve]
-    cost: WalkCost
-    baseline: Baseline
-    evaluation_steps: int
-    training_steps: tuple[int, int]
-    steps: int
-    candidates: int
-    seeds: list[int]
-    choice: str
-
-    @property
-    def step_points(self) -> list[Point]:
-        return [(step, 1) for step in range(1, self.steps + 1)]
-
-    def candidate_points(self, steps: int) -> list[Point]:
-        return [(steps, candidate) for candidate in range(1, self.candidates + 1)]
-
-    @property
-    def selection_steps(self) -> list[int]:
-        """The numbers of steps after which one of the candidates is selected."""
-        return sorted({self.evaluation_steps, self.steps}) if self.candidates > 1 else []
-
-    def relative_flops(self, point: Point) -> float:
-        """FLOPs of a point, as a multiple of those of a Transformer++."""
-        return self.cost.flops(*point) / self.baseline.flops
+def step_points(steps: int) -> list[Point]:
+    return [(step, 1) for step in range(1, steps + 1)]
 
 
-def main(model: ModelFlags, command: ThinkCurveFlags, inference: Inference) -> int:
-    loaded = load(model)
-    energy_model = loaded.model
-    if not isinstance(energy_model, EnergyLM):
+def model_with_energy(loaded: Loaded, steps: int) -> Any:
+    """The model, where it has an energy and its evaluation takes no more than these steps."""
+    if not isinstance(loaded.model, EnergyModel):
         name = loaded.folder.run_id if loaded.folder else str(loaded.checkpoint)
         raise UserError(
             f"--run is {name!r}: this model has no energy, so it cannot think for longer; choose an EBT's run."
         )
-    thinking = energy_model.walk_settings
-    if command.steps < thinking.steps:
-        raise UserError(
-            f"--steps is {command.steps}: this model's evaluation takes {thinking.steps}; "
-            f"choose {thinking.steps} or more."
-        )
-    choice = inference.infer_energy_sampling_technique
-    if command.candidates == 1 and choice != Inference().infer_energy_sampling_technique:
-        raise UserError(
-            f"--infer_energy_sampling_technique is {choice!r}: with --candidates 1 there is nothing to choose from; "
-            "remove it, or ask for more."
-        )
-    folder = output_folder(loaded, inference)
-    baseline = find_baseline(model, command, loaded)
-    texts = [validation_text(loaded, command.tokens), shifted_text(loaded, command.shifted, command.tokens)]
-    # One walk gives the losses of every number of steps, because further steps are all on the last landscape.
-    before = thinking.landscapes - 1 if energy_model.network.has_landscapes else 0
-    settings = replace(inference, infer_ebt_num_steps=command.steps - before, infer_steps_final_landscape=True)
-    plan = plan_from_flags(energy_model, settings)
+    least = loaded.model.walk_settings.steps
+    if steps < least:
+        raise UserError(f"--steps is {steps}: this model's evaluation takes {least}; choose {least} or more.")
+    return loaded.model
+
+
+def plan_of_steps(model: EnergyModel, inference: Inference, steps: int) -> WalkPlan:
+    """A plan whose walk gives the losses of every number of steps: further steps are all on the last landscape."""
+    before = model.walk_settings.landscapes - 1 if model.has_landscapes else 0
+    settings = replace(inference, infer_ebt_num_steps=steps - before, infer_steps_final_landscape=True)
+    plan = plan_from_flags(model, settings)
     assert plan is not None
+    return plan
+
+
+def main(model: ModelFlags, command: ThinkCurveFlags, inference: Inference) -> int:
+    loaded = load(model)
+    energy_model: EnergyModel = model_with_energy(loaded, command.steps)
+    plan = plan_of_steps(energy_model, inference, command.steps)
+    data = loaded.task.data(loaded.config, loaded.run)
+    samples = [Sample("in-distribution", f"{SPLITS[command.split]} split", rows_of(data, command.split))]
+    if (shifted := loaded.task.shifted(data)) is not None:
+        samples.append(Sample("shifted", shifted.describe(), shifted))
+    baseline, missing = find_baseline(loaded, model, command.baseline)
     plans = [replace(plan, seed=model.seed + number) for number in range(command.seeds)]
-    candidates = command.candidates
-    starts_at_random = thinking.start != "zeros" and thinking.noise_scale > 0
-    if not starts_at_random and not any(float(step.noise) for step in plan.steps):
-        print("Nothing is drawn at random here (the walk starts without noise): one seed, one candidate.")
-        plans, candidates = plans[:1], 1
-    result = ThinkCurveResult(
-        curves=[],
-        cost=walk_cost(energy_model, plan, texts[0].rows.shape[1] - 1),
-        baseline=baseline,
-        evaluation_steps=thinking.steps,
-        training_steps=(thinking.step_counts[0], thinking.step_counts[-1]),
-        steps=command.steps,
-        candidates=candidates,
-        seeds=[plan.seed for plan in plans],
-        choice=choice,
+    if not any(float(step.noise) for step in plan.steps) and not draws_start(energy_model, samples[0].rows):
+        print("Nothing is drawn at random here (the walk starts without noise): one seed.")
+        plans = plans[:1]
+    folder = output_folder(loaded, inference)
+    curves = []
+    rounds = sum(-(-min(command.rows, len(sample.rows)) // command.batch_size) for sample in samples)
+    with loaded.autocast(), progress("Thinking", "batches", rounds * len(plans)) as advance:
+        for sample in samples:
+            curves.append(measure_curve(energy_model, baseline, plans, sample, command, advance))
+    headline = loaded.task.measures(values_of(loaded.config))[0]
+    unit = ", ".join(dict.fromkeys(filter(None, (headline.title, headline.unit))))
+    about = f"{loaded.name}, training step {loaded.step:,}"
+    evaluation_steps = energy_model.walk_settings.steps
+    write_csv(folder / "think_curve.csv", curves, [plan.seed for plan in plans])
+    write_atomically(
+        folder / "think_curve.png", lambda file: draw_curves(curves, command.steps, evaluation_steps, about, unit, file)
     )
-    rounds = sum(-(-len(text.rows) // command.batch_size) for text in texts)
-    with progress("Thinking", "steps", rounds * len(plans) * candidates * result.steps) as advance:
-        for text in texts:
-            result.curves.append(measure_curve(result, energy_model, plans, text, command.batch_size, advance))
-    about = f"{loaded.folder.run_id if loaded.folder else loaded.checkpoint.name}, training step {loaded.step:,}"
-    write_csv(folder / "think_curve.csv", result)
-    write_atomically(folder / "think_curve.png", lambda file: draw(result, about, file))
-    for line in (f"{about}: loss in nats per token", *report(result), "", *caption(result)):
-        print(*printable_lines(line if can_encode("±") else line.replace("±", "+-"), sys.stdout.encoding))
+    lines = [f"{about}: {unit}"]
+    for curve in curves:
+        lines += ["", f"{curve.text.kind.upper()}  {curve.text.name}", *table(curve, command.steps, evaluation_steps)]
+        lines += ["", *wrap(describe_steps(curve, command.steps, evaluation_steps))]
+    if len(curves) > 1:
+        lines += ["", *wrap(describe_shift(curves, command.steps, "data"))]
+    drawn = "rows and seeds of noise" if len(plans) > 1 else "rows"
+    notes = [
+        f"± and [ ] are 95% intervals: {SAMPLES:,} draws of {drawn}, with replacement.",
+        "Gains are paired. * is the number of steps of an evaluation. FLOPs are not counted.",
+        f"Baseline: {baseline.name}, training step {baseline.step:,}." if baseline else missing,
+    ]
+    print_lines(*lines, "", *wrap(" ".join(filter(None, notes))))
     print(f"drawn in {folder / 'think_curve.png'}, numbers in {folder / 'think_curve.csv'}")
     return 0
 
 
-def can_encode(sign: str) -> bool:
-    try:
-        return bool(sign.encode(sys.stdout.encoding or "ascii"))
-    except UnicodeEncodeError:
-        return False
+def draws_start(model: EnergyModel, rows: Rows) -> bool:
+    """Whether walks start at random: two starts of one row differ."""
+    (batch,) = batches_of(rows, [0], 1, model.device)
+    with torch.no_grad():
+        first, second = (model.start(model.observed(batch)) for _ in range(2))
+    return not torch.equal(first, second)
 
 
-def find_baseline(model: ModelFlags, command: ThinkCurveFlags, loaded: Loaded) -> Baseline:
-    """--baseline, or the Transformer++ that --compare_baseline trained beside the run, if it can be compared."""
-    twin = baseline_config(loaded.config)
-    length = loaded.config[Transformer].context_length
-    if command.baseline is not None:
-        path = find_run(command.baseline, model.logs_dir, "--baseline")
-        other = load(replace(model, run=str(path), ckpt=None))
-        if problem := comparison_problem(other, loaded):
-            raise UserError(f"--baseline is {command.baseline!r}: {problem}.")
-        return Baseline(other, forward_flops(other.model.network, length))
-    logs = str(loaded.folder.path.parent.parent) if loaded.folder else model.logs_dir
+def find_baseline(loaded: Loaded, model: ModelFlags, name: str | None) -> tuple[Loaded | None, str]:
+    """The run of --baseline, or the twin of the task, if it was trained; else why there is none."""
+    if name is None and not loaded.task.twin:
+        return None, ""
+    twin = name or baseline_config(loaded.config).run.run_name
+    logs = str(loaded.folder.path.parent.parent) if loaded.folder and name is None else model.logs_dir
     try:
-        path = find_run(twin.run.run_name, logs, "--baseline")
-        other = load(replace(model, run=str(path), ckpt=None))
-        problem = comparison_problem(other, loaded)
-        if problem is None:
-            return Baseline(other, forward_flops(other.model.network, length))
-        reason = f"the run {path.name} does not serve: {problem}"
+        other = load(replace(model, run=str(find_run(twin, logs, "--baseline")), ckpt=None))
+        if other.task.name != loaded.task.name:
+            raise UserError(f"--baseline is {twin!r}: its task is {other.task.name}, and not {loaded.task.name}.")
     except UserError:
-        reason = (
-            f"there is no trained run {twin.run.run_name} (--compare_baseline trains it), and --baseline names no other"
-        )
-    task = find_task(twin.run.task)
-    untrained = task.model(twin, task.spec(loaded.config, loaded.checkpoint.resolve().parent.parent))
-    return Baseline(None, forward_flops(untrained.network, length), reason)
-
-
-def comparison_problem(other: Loaded, loaded: Loaded) -> str | None:
-    """Why the losses of another run's model cannot be compared with this one's, and what to do."""
-    length, needed = other.config[Transformer].context_length, loaded.config[Transformer].context_length
-    if isinstance(other.model, EnergyLM):
-        return "it is an EBT; choose a run of --model_name baseline_transformer"
-    if other.tokenizer.fingerprint != loaded.tokenizer.fingerprint:
-        names = f"{other.tokenizer.name}, and the EBT's is {loaded.tokenizer.name}"
-        return f"its tokenizer is {names}, so losses per token do not compare; choose a run with the same"
-    if length < needed:
-        return f"its context is {length} tokens, and the EBT's is {needed}; choose a run with at least as many"
-    return None
+        if name is not None:
+            raise
+        return None, f"There is no trained run {twin} to compare with."
+    return other, ""
 
 
 @torch.no_grad()
 def measure_curve(
-    result: ThinkCurveResult,
-    model: EnergyLM,
+    model: EnergyModel,
+    baseline: Loaded | None,
     plans: list[WalkPlan],
-    text: TextSample,
-    batch_size: int,
+    sample: Sample,
+    command: ThinkCurveFlags,
     advance: Callable[[int], None],
 ) -> Curve:
-    """The losses of all points on one text; plans: one for each seed."""
-    points = [
-        (0, 1),
-        *result.step_points,
-        *(point for steps in result.selection_steps for point in result.candidate_points(steps)[1:]),
-    ]
-    columns = {point: number for number, point in enumerate(points)}
-    transformer = result.baseline.loaded.model if result.baseline.loaded else None
-    parts = []
-    for rows_BS in text.rows.split(batch_size):
-        rows_BS = rows_BS.to(model.device)
-        tokens_BS, targets_BS = rows_BS[:, :-1], rows_BS[:, 1:]
-        contexts = model.contexts(tokens_BS)
-        sums = np.zeros((len(plans), len(rows_BS), len(points) + (transformer is not None)))
+    """The loss of every number of steps; plans: one for each seed."""
+    points = [(0, 1), *step_points(command.steps)]
+    count = min(command.rows, len(sample.rows))
+    indices = (np.arange(count) * len(sample.rows) // count).tolist()
+    parts, targets = [], []
+    for number, batch in enumerate(batches_of(sample.rows, indices, command.batch_size, model.device)):
+        target = model.target(batch)
+        weights = model.counted(target).reshape(len(target), -1).sum(1)
+        sums = np.zeros((len(plans), len(target), len(points) + (baseline is not None)))
         for seed, plan in enumerate(plans):
-            for point, loss_B in point_losses(result, model, contexts, tokens_BS, targets_BS, plan, advance):
-                sums[seed, :, columns[point]] = loss_B.double().cpu().numpy()
-        if transformer is not None:
-            sums[:, :, -1] = (
-                losses_by_row(transformer, targets_BS, transformer(tokens_BS)).sum(1).double().cpu().numpy()
-            )
+
+            def observe(state: WalkState, seed: int = seed) -> None:
+                sums[seed, :, state.number] = row_losses(model, state.y, target, weights)  # noqa: B023
+
+            walk_batch(model, batch, plan, number, observe)
+            advance(1)
+        if baseline is not None:
+            sums[:, :, -1] = own_losses(baseline.model, batch, len(target))
         parts.append(sums)
-    sums, targets = np.concatenate(parts, 1), text.targets(model.pad_id)
-    baseline = len(points) if transformer is not None else None
-    return Curve(text, columns, sums.sum(1) / targets.sum(), bootstrap(sums, targets), baseline)
+        targets.append(weights.cpu().numpy())
+    sums, counts = np.concatenate(parts, 1), np.concatenate(targets)
+    columns = {point: column for column, point in enumerate(points)}
+    last = len(points) if baseline is not None else None
+    return Curve(sample, columns, sums.sum(1) / counts.sum(), bootstrap(sums, counts), last)
 
 
-def point_losses(
-    result: ThinkCurveResult,
-    model: EnergyLM,
-    contexts: Contexts,
-    tokens_BS: Tensor,
-    targets_BS: Tensor,
-    plan: WalkPlan,
-    advance: Callable[[int], None],
-) -> Iterator[tuple[Point, Tensor]]:
-    """Points and their losses, summed over each row [B]; of a walk only losses and energies are held."""
-    positions_BS = torch.arange(tokens_BS.shape[1], device=tokens_BS.device).expand(tokens_BS.shape)
-    best: dict[int, tuple[Tensor, Tensor]] = {}  # by steps: scores and losses of the selected candidates
-    for candidate in range(result.candidates):
-        losses: dict[int, Tensor] = {}
-        energies: dict[int, Tensor] = {}
-        for state in careful_walk(model, contexts, positions_BS, plan, candidate):
-            step = state.number
-            advance(int(step > 0))
-            if candidate == 0 or step in result.selection_steps:
-                losses[step] = losses_by_row(model, targets_BS, state.y)
-            if step == 0:
-                energies[step] = state.energy
-            elif step in result.selection_steps:  # state.energy may have noise, or be of another landscape
-                energies[step] = model.prediction_energy(state.y, contexts(plan.steps[step - 1].landscape))
-        if candidate == 0:
-            yield from (((step, 1), loss_BS.sum(1)) for step, loss_BS in losses.items())
-        for steps in result.selection_steps:
-            score_BS, loss_BS = candidate_score(energies[0], energies[steps], plan.choice), losses[steps]
-            if candidate:
-                better_BS = score_BS > best[steps][0]
-                score_BS = torch.where(better_BS, score_BS, best[steps][0])
-                loss_BS = torch.where(better_BS, loss_BS, best[steps][1])
-                yield (steps, candidate + 1), loss_BS.sum(1)
-            best[steps] = score_BS, loss_BS
+def row_losses(model: EnergyModel, y: Tensor, target: Tensor, weights: Tensor) -> np.ndarray:
+    """The loss of each row, times its targets; 0 for a row that has none."""
+    losses = [
+        model.loss(y[row : row + 1], target[row : row + 1]).double() * weight if weight else y.new_zeros(()).double()
+        for row, weight in enumerate(weights.tolist())
+    ]
+    return torch.stack(losses).cpu().numpy()
 
 
-def losses_by_row(model: LanguageModel, targets_BS: Tensor, logits_BSV: Tensor) -> Tensor:
-    """The loss of each target, 0 where there is none, [B, S]; a row at a time, to need no second [B, S, V]."""
-    pairs = zip(logits_BSV, targets_BS, strict=True)
-    return torch.stack([F.cross_entropy(y.float(), t, ignore_index=model.pad_id, reduction="none") for y, t in pairs])
+def own_losses(model: Model, batch: Batch, rows: int) -> np.ndarray:
+    """The same of any model, which evaluates each row alone."""
+    sums = []
+    for row in range(rows):
+        model.evaluate({name: tensor[row : row + 1] for name, tensor in batch.items()})
+        result = model.compute_results()
+        sums.append(result["loss"] * result["targets"] if result["targets"] else 0.0)
+    return np.array(sums)
 
 
-def write_csv(path: Path, result: ThinkCurveResult) -> None:
-    """A row for each point and seed, and one with the mean of all seeds and its interval."""
+def table(curve: Curve, steps: int, evaluation_steps: int) -> list[str]:
+    """Loss by step; * is the number of steps of an evaluation."""
+    lines = [f"  {'steps':>6}   {'loss':<18} gain over 1"]
+    for point in step_points(steps):
+        mark = "*" if point[0] == evaluation_steps else " "
+        gain = curve.gain(curve.columns[point], curve.columns[1, 1]) if point[0] > 1 else None
+        lines.append(f"  {point[0]:5}{mark}   {plus_minus(curve.loss(curve.columns[point])):<18} {plus_minus(gain)}")
+    if curve.baseline is not None:
+        lines.append(f"  baseline {plus_minus(curve.loss(curve.baseline))}")
+    return [line.rstrip() for line in lines]
+
+
+def print_lines(*lines: str) -> None:
+    """Lines as far as the terminal can show them."""
+    encoding = sys.stdout.encoding
+    try:
+        sign = "±".encode(encoding or "ascii").decode(encoding or "ascii")
+    except UnicodeEncodeError:
+        sign = "+-"
+    for line in lines:
+        print(*printable_lines(line.replace("±", sign), encoding))
+
+
+def write_csv(path: Path, curves: Sequence[Curve], seeds: Sequence[int]) -> None:
+    """A row for each number of steps and seed, and one with the mean of all seeds and its interval."""
     file = io.StringIO()
-    names = (
-        "text",
-        "model",
-        "steps",
-        "candidates",
-        "seed",
-        "loss",
-        "low",
-        "high",
-        "passes",
-        "flops_per_token",
-        "ratio",
-    )
+    names = ("sample", "model", "steps", "seed", "loss", "low", "high")
     writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
     writer.writeheader()
-    for curve in result.curves:
-        lines: list[tuple[dict[str, Any], int]] = []
-        for point, column in curve.columns.items():
-            about = {"model": "ebt", "steps": point[0], "candidates": point[1], "passes": result.cost.passes(*point)}
-            flops, ratio = result.cost.flops(*point), result.relative_flops(point)
-            about |= {"flops_per_token": round(flops), "ratio": f"{ratio:.4g}"}
-            lines.append((about, column))
+    for curve in curves:
+        lines: list[tuple[dict[str, Any], int]] = [
+            ({"model": "energy", "steps": point[0]}, column) for point, column in curve.columns.items()
+        ]
         if curve.baseline is not None:
-            about = {"model": "Transformer++", "flops_per_token": round(result.baseline.flops), "ratio": 1}
-            lines.append((about, curve.baseline))
+            lines.append(({"model": "baseline"}, curve.baseline))
         for about, column in lines:
-            seeds = result.seeds if column != curve.baseline else []  # a Transformer++ draws nothing
-            for seed, loss in zip(seeds, curve.by_seed[:, column], strict=False):
-                writer.writerow({"text": curve.text.kind, **about, "seed": seed, "loss": f"{loss:.6f}"})
+            about = {"sample": curve.text.kind, **about}
+            for seed, loss in zip(seeds, curve.by_seed[:, column], strict=True):
+                if column != curve.baseline:
+                    writer.writerow({**about, "seed": seed, "loss": f"{loss:.6f}"})
             mean, low, high = (f"{value:.6f}" for value in curve.loss(column))
-            writer.writerow({"text": curve.text.kind, **about, "seed": "mean", "loss": mean, "low": low, "high": high})
+            writer.writerow({**about, "seed": "mean", "loss": mean, "low": low, "high": high})
     write_text(path, file.getvalue())
+
+
+def draw_curves(
+    curves: Sequence[Curve], steps: int, evaluation_steps: int, about: str, unit: str, file: object
+) -> None:
+    """A panel for each sample: the loss by step, with its interval."""
+    from matplotlib.ticker import MaxNLocator
+
+    plots = pyplot()
+    figure, panels = plots.subplots(1, len(curves), figsize=(5.5 * len(curves), 4.4), squeeze=False)
+    for curve, panel in zip(curves, panels[0], strict=True):
+        numbers = list(range(1, steps + 1))
+        losses = [curve.loss(curve.columns[step, 1]) for step in numbers]
+        panel.axvline(evaluation_steps, color=GREY, linestyle=":", label=f"evaluated with {evaluation_steps}")
+        panel.fill_between(
+            numbers, [loss.low for loss in losses], [loss.high for loss in losses], color="C0", alpha=0.18, linewidth=0
+        )
+        panel.plot(numbers, [loss.mean for loss in losses], color="C0", marker="o", markersize=4)
+        if curve.baseline is not None:
+            level = curve.means[curve.baseline]
+            panel.axhline(level, color="C3", linestyle="--", label=f"baseline, {level:.3f}")
+        panel.set_title(picture_text(f"{curve.text.kind}: {curve.text.name}"), loc="left", fontweight="bold")
+        panel.set_xlabel("steps")
+        panel.set_ylabel(picture_text(unit))
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.grid(**FAINT)
+        panel.legend(fontsize="small", framealpha=0.9)
+    figure.suptitle(picture_text(f"Thinking for longer: {about}"), x=0.01, ha="left", fontsize="large")
+    figure.tight_layout()
+    figure.savefig(file, dpi=120, format="png")
+    plots.close(figure)
+
+
+def describe_steps(curve: Curve, steps: int, evaluation_steps: int) -> str:
+    """Whether more steps help, in words."""
+    column, trained, comparisons = curve.columns, evaluation_steps, steps - 1
+    best = curve.best(step_points(steps))
+    if not np.isfinite(curve.means[column[best]]):
+        return "Steps: no number of steps gives a finite loss here."
+    text = f"Steps: the loss is least, {curve.means[column[best]]:.4f}, after {best[0]} of {steps}."
+    if steps == 1:
+        return text
+    if best[0] == 1:
+        text += " More steps do not help here."
+    else:
+        gain = curve.gain(column[best], column[1, 1], comparisons)
+        text += f" That gains {gain} over 1 step: more steps {verdict(gain)}."
+    if trained == 1:
+        return text
+    if best[0] == trained:
+        text += f" It is the {trained} of this model's evaluation"
+        if steps == trained:
+            return text + "."
+        lost = curve.gain(column[trained, 1], column[steps, 1])
+        return text + f": going on beyond them does not help here; {steps} lose {lost} against {trained}."
+    gain = curve.gain(column[best], column[trained, 1], comparisons)
+    more = "going on beyond them" if best[0] > trained else "stopping earlier"
+    return text + f" Over the {trained} of this model's evaluation it gains {gain}: {more} {verdict(gain, 's')}."
+
+
+def describe_shift(curves: Sequence[Curve], steps: int, noun: str) -> str:
+    """Whether the claim of the paper holds: more steps gain more on shifted data. noun: what it is."""
+    here, there = curves
+    ends = [(curve.columns[curve.best(step_points(steps))], curve.columns[1, 1]) for curve in (here, there)]
+    means = [curve.means[first] - curve.means[best] for curve, (best, first) in zip((here, there), ends, strict=True)]
+    samples = [curve.samples[:, b] - curve.samples[:, a] for curve, (a, b) in zip((here, there), ends, strict=True)]
+    more = interval(means[1] - means[0], samples[1] - samples[0], steps - 1)
+    if not np.isfinite(more.mean):
+        return "Shift: not every loss is finite, so the two gains cannot be compared."
+    holds = "holds here" if more.low > 0 else "does not hold here: it is the other way" if more.high < 0 else None
+    holds = holds or "cannot be confirmed here: the interval holds 0"
+    side = "more" if more.mean >= 0 else "less"
+    return (
+        f"Shift: from 1 step to the best, thinking gains {means[0]:.4f} in distribution and {means[1]:.4f} on the "
+        f"shifted {noun}, which is {as_distance(more)} {side}. "
+        f"That gains are larger on shifted {noun}, as the paper has it, {holds}."
+    )
+
+
+def verdict(gain: Interval, ending: str = "") -> str:
+    """Whether it helps: only if the interval does not contain 0."""
+    if gain.low > 0:
+        return f"help{ending} here"
+    return f"do{'es' if ending else ''} not help here (the interval holds 0)"
+
+
+def as_distance(gain: Interval) -> str:
+    """The absolute value of a gain."""
+    return str(gain if gain.mean >= 0 else Interval(-gain.mean, -gain.high, -gain.low))
+
+
+def plus_minus(value: Interval | None) -> str:
+    if value is None:
+        return ""
+    if not np.isfinite(value.mean):
+        return "not finite"
+    return f"{value.mean:.4f} ±{value.half:.4f}" if abs(value.mean) < 1000 else f"{value.mean:.3g}"
+
+
+def wrap(text: str, width: int = LINE_WIDTH) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def picture_text(text: str) -> str:
+    """A text for matplotlib: ASCII, which every font has, and no formulas."""
+    return " ".join(printable_lines(text, "ascii")).replace("$", r"\$")

@@ -14,6 +14,7 @@ from config.task import Alarm, Measure, Results, SplitFacts
 from core.errors import UserError
 from tasks import Showing, Task
 from tasks.energy import energy_shape, replay_buffer, transformer_shape, walk_settings
+from tasks.language_commands import COMMANDS
 
 if TYPE_CHECKING:
     from data.language.build import TextSpec
@@ -59,6 +60,7 @@ class Language(Task):
     recipes = RECIPES
     checks = (*ENERGY_CHECKS, check_start)
     alarms = (CONSTANT,)
+    commands = COMMANDS
 
     def measures(self, values: Mapping[str, Any]) -> tuple[Measure, ...]:
         """Those of a split, and what an energy adds to them."""

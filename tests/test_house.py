@@ -92,6 +92,14 @@ def test_training_knows_no_language() -> None:
     assert not named
 
 
+def test_only_the_language_commands_of_inference_know_language() -> None:
+    words = re.compile(r"input_ids|tokenizer|\bnats\b|EnergyLM|LanguageModel|vocab")
+    general = sorted((ROOT / "inference").glob("*.py"))
+    assert {"commands.py", "evaluate.py", "loading.py", "think_curve.py", "thinking.py"} <= {f.name for f in general}
+    named = {file.name: found for file in general if (found := words.findall(file.read_text()))}
+    assert not named
+
+
 @pytest.mark.parametrize("name", FIXED)
 def test_names_that_people_type_exist(name: str) -> None:
     assert (ROOT / name).is_file()

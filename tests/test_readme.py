@@ -16,7 +16,7 @@ import pytest
 from config import parse_command_line
 from core.commands import CommandParser
 from core.notify import hide
-from inference.commands import parse
+from inference.commands import find_command, parse
 from tests.conftest import ROOT, Door
 from tests.support.example_task import import_example
 
@@ -67,7 +67,7 @@ def test_every_command_parses(
     monkeypatch.setenv("EBT_NOTIFY", "")  # set by what hides an address, and taken away after the test
     if command.startswith("python -m inference"):
         name, *flags = shlex.split(command)[3:]
-        assert parse(name, flags)
+        assert parse(name, find_command(name, flags), flags)
     elif "--help" in command:
         with pytest.raises(SystemExit) as leaving:
             parse_command_line(words(command))

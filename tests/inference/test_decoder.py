@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from config.settings import Inference
-from inference.decoder import EnergyDecoder, make_decoder
-from inference.thinking import WalkPlan, candidate_score, plan_from_flags, walk_positions, walk_rows
+from inference.language.decoder import EnergyDecoder, make_decoder
+from inference.language.walk import token_walk, walk_rows
+from inference.thinking import WalkPlan, candidate_score, last_state, plan_from_flags
 from models.language import EnergyLM, LanguageModel
 from models.layers import prediction_attention
 from tests.inference.small import CONTEXT, SEPARATOR, VOCABULARY, built, energy_model, plain_model, residual_model
@@ -107,7 +108,7 @@ def test_candidates_share_a_text_and_see_nothing_of_each_other(kind: str) -> Non
         tokens_1S = torch.tensor([text])
         contexts, places_1S = model.contexts(tokens_1S), torch.arange(len(text))[None]
         for candidate in range(4):
-            alone = walk_positions(model, contexts, places_1S, plan, candidate)
+            alone = last_state(token_walk(model, contexts, places_1S, plan, candidate))
             for name in ("y", "first_energy", "energy"):
                 found, expected = getattr(result, name)[row, candidate], getattr(alone, name)[0, -1]
                 torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)

@@ -18,10 +18,9 @@ from core.files import read_rows
 from data.language.sources import find_source
 from data.language.tokenizers import ByteTokenizer
 from inference.__main__ import main
-from inference.commands import ModelFlags
 from inference.evaluate import finite
-from inference.loading import load
-from inference.text_loss import LossByDocument, read_split, text_of_run
+from inference.language.text_loss import LossByDocument, read_split, text_of_run
+from inference.loading import ModelFlags, load
 from models.language import EnergyLM
 from tests.data.reading import write_lines
 
@@ -270,10 +269,10 @@ def test_candidates_without_noise_are_refused(residual_run: Path, capsys: pytest
 
 
 def test_mistakes(ebt_run: Path, baseline_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sets = "lambada, gsm8k, ai2arc, squad, bigbench, planbench"
+    sets = "ai2arc, bigbench, gsm8k, lambada, planbench, squad"
     assert wrong(capsys, ebt_run, "--dataset_name", "pydoc") == (
-        "--dataset_name is 'pydoc': choose pydocs, synthetic, text, jsonl, csv, parquet, arrow, pajama, fineweb, "
-        "lambada, gsm8k, ai2arc, squad, bigbench, planbench. Did you mean pydocs?"
+        "--dataset_name is 'pydoc': choose pydocs, synthetic, text, jsonl, csv, parquet, arrow, ai2arc, "
+        "bigbench, fineweb, gsm8k, lambada, pajama, planbench, squad. Did you mean pydocs?"
     )
     assert said(capsys, ebt_run, "--infer_temp", "1", "--infer_topk", "3").splitlines() == [
         f"--{name} has no effect where nothing is generated: remove it, or ask with --dataset_name {sets}."

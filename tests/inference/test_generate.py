@@ -21,12 +21,12 @@ import torch
 from config.settings import Inference
 from data.language.tokenizers import ByteTokenizer
 from inference.__main__ import main
-from inference.commands import ModelFlags
-from inference.decoder import Prediction
-from inference.generate import printable
-from inference.generator import Generator, candidate_distance
-from inference.loading import find_run, load
-from inference.thinking import WalkState, plan_from_flags, walk_rows
+from inference.language.decoder import Prediction
+from inference.language.generate import printable
+from inference.language.generator import Generator, candidate_distance
+from inference.language.walk import walk_rows
+from inference.loading import ModelFlags, find_run, load
+from inference.thinking import WalkState, plan_from_flags
 from models.language import EnergyLM, token_energies
 from tests.conftest import ROOT
 from tests.support import warm
@@ -89,7 +89,9 @@ def saying(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[int]], None]:
 
     def say(tokens: Sequence[int]) -> None:
         left = iter(tokens)
-        monkeypatch.setattr("inference.generator.draw", lambda logits, uniform, sampling: torch.tensor([next(left)]))
+        monkeypatch.setattr(
+            "inference.language.generator.draw", lambda logits, uniform, sampling: torch.tensor([next(left)])
+        )
 
     return say
 

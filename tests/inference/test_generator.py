@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.language.tokenizers import Tokenizer, build_tokenizer
-from inference.generator import IncrementalDecoder, KeyedUniform, Sampling, StopMatcher, draw, top_k_top_p_mask
+from inference.language.generator import IncrementalDecoder, KeyedUniform, Sampling, StopMatcher, draw, top_k_top_p_mask
 
 ROWS = 20_000
 LOGITS_V = torch.tensor([1.0, 3.0, -1.0, 2.0, 2.5, 0.0])

@@ -12,9 +12,8 @@ import torch
 from config.settings import Inference
 from data.language.tokenizers import ByteTokenizer
 from inference.__main__ import main
-from inference.commands import ModelFlags
-from inference.decoder import EnergyDecoder
-from inference.landscape import (
+from inference.language.decoder import EnergyDecoder
+from inference.language.landscape import (
     context_end,
     label_positions,
     measure_landscape,
@@ -25,7 +24,7 @@ from inference.landscape import (
     top_tokens,
     validation_example,
 )
-from inference.loading import load
+from inference.loading import ModelFlags, load
 from inference.thinking import plan_from_flags
 from models.language import EnergyLM
 from tests.inference.small import SEPARATOR, energy_model, residual_model
@@ -148,7 +147,7 @@ def test_a_place_of_the_validation_split(ebt_run: Path, capsys: pytest.CaptureFi
     (ebt_run / "landscape.png").unlink()
     loaded = load(ModelFlags(run=str(ebt_run)))
     tokens, target = validation_example(loaded, 0)
-    assert 1 <= len(tokens) <= 32 and target != loaded.tokenizer.separator_id
+    assert 1 <= len(tokens) <= 32 and target != loaded.processor.separator_id
     assert (tokens, target) == validation_example(loaded, 0) != validation_example(loaded, 1)
 
 
@@ -156,7 +155,7 @@ def test_drawing_for_another_command(ebt_run: Path, tmp_path: Path) -> None:
     loaded = load(ModelFlags(run=str(ebt_run)))
     plan = plan_from_flags(loaded.model, Inference())
     assert plan is not None
-    tokens = loaded.tokenizer.encode("x" * 100).tolist()  # longer than the context: its end is read
+    tokens = loaded.processor.encode("x" * 100).tolist()  # longer than the context: its end is read
     save_landscape(loaded, tokens, None, plan, 3, tmp_path / "a.png")
     save_landscape(loaded, tokens, 97, plan, 3, tmp_path / "b.png")
     assert (tmp_path / "a.png").stat().st_size > 10_000 < (tmp_path / "b.png").stat().st_size

@@ -16,12 +16,21 @@ from data.language.sources import HUB, find_source
 from data.language.sources.hub_dataset import HubSource, Question
 from data.language.store import read_documents
 from inference.__main__ import main
-from inference.commands import GreedyInference, ModelFlags
-from inference.decoder import Prediction
-from inference.loading import Loaded, load
-from inference.questions import QuestionAnswerer, f1_score, grade, normalize, read_questions, summary, wilson_interval
-from inference.thinking import plan_from_flags, walk_rows
+from inference.language.decoder import Prediction
+from inference.language.questions import (
+    QuestionAnswerer,
+    f1_score,
+    grade,
+    normalize,
+    read_questions,
+    summary,
+    wilson_interval,
+)
+from inference.language.walk import walk_rows
+from inference.loading import Loaded, ModelFlags, load
+from inference.thinking import plan_from_flags
 from models.language import EnergyLM
+from tasks.language_commands import GreedyInference
 from tests.data.reading import write_lines
 
 ASKING = HUB["gsm8k"].question_format
@@ -47,11 +56,11 @@ def next_logits(asker: QuestionAnswerer, tokens: list[int]) -> Tensor:
 
 
 def read_prompt(loaded: Loaded, prompt: str) -> list[int]:
-    return [loaded.tokenizer.separator_id, *loaded.tokenizer.encode(prompt).tolist()]
+    return [loaded.processor.separator_id, *loaded.processor.encode(prompt).tolist()]
 
 
 def test_the_likeliest_tokens_are_said(asker: QuestionAnswerer) -> None:
-    words = asker.loaded.tokenizer
+    words = asker.loaded.processor
     prompts = [read_prompt(asker.loaded, prompt) for prompt in PROMPTS[:2]]
     found = asker.generate_answers(prompts, asker.uniforms(prompts), r"never")
     for prompt, (text, over) in zip(prompts, found, strict=True):
@@ -87,11 +96,11 @@ def test_the_likelihood_of_a_choice(asker: QuestionAnswerer) -> None:
         sums = []
         for choice in some:
             tokens, total = list(prompt), 0.0
-            for token in asker.loaded.tokenizer.encode(choice).tolist():
+            for token in asker.loaded.processor.encode(choice).tolist():
                 total += float(next_logits(asker, tokens).double().log_softmax(-1)[token])
                 tokens.append(token)
             sums.append(total)
-        pairs = [(prompt, asker.loaded.tokenizer.encode(choice).tolist()) for choice in some]
+        pairs = [(prompt, asker.loaded.processor.encode(choice).tolist()) for choice in some]
         assert asker.log_likelihoods(pairs) == pytest.approx(sums, abs=1e-4)
         best.append(max(zip(sums, some, strict=True))[1].strip())
     assert asker.choose_answers([*prompts, prompts[0]], (*choices, ())) == [*best, None]
@@ -133,7 +142,9 @@ def test_where_an_answer_ends(
 ) -> None:
     asking = HUB[dataset].question_format
     assert asking is not None
-    monkeypatch.setattr("inference.questions.make_decoder", lambda model, plan, texts, room: Parrot(says, texts))
+    monkeypatch.setattr(
+        "inference.language.questions.make_decoder", lambda model, plan, texts, room: Parrot(says, texts)
+    )
     asker = QuestionAnswerer(
         load(ModelFlags(run=str(ebt_run))), None, GreedyInference(infer_max_gen_len=20), seed=0, batch_size=8
     )

@@ -18,23 +18,35 @@ from torch.utils.flop_counter import FlopCounterMode
 from config.settings import Inference
 from data.language.tokenizers import ByteTokenizer
 from inference.__main__ import main
-from inference.commands import ModelFlags, ThinkCurveFlags
-from inference.flops import WalkCost, forward_flops, walk_cost
 from inference.intervals import Interval, bootstrap, interval
-from inference.loading import load
-from inference.text_loss import TextSample, library_code, tokenize_documents, validation_text, without_docstrings
-from inference.think_curve import Baseline, Curve, ThinkCurveResult, comparison_problem, find_baseline, measure_curve
-from inference.think_curve_report import (
+from inference.language.flops import WalkCost, forward_flops, walk_cost
+from inference.language.text_loss import (
+    TextSample,
+    library_code,
+    tokenize_documents,
+    validation_text,
+    without_docstrings,
+)
+from inference.language.think_curve import (
+    Baseline,
+    ThinkCurveResult,
+    comparison_problem,
+    find_baseline,
+    measure_curve,
+)
+from inference.language.think_curve_report import (
     caption,
     describe_baseline,
     describe_candidates,
-    describe_shift,
-    describe_steps,
     draw,
 )
-from inference.thinking import plan_from_flags, walk_positions, walk_rows, with_steps
+from inference.language.walk import token_walk, walk_rows
+from inference.loading import ModelFlags, load
+from inference.think_curve import Curve, describe_shift, describe_steps
+from inference.thinking import last_state, plan_from_flags, with_steps
 from models.language import EnergyLM
 from models.transformer import Transformer
+from tasks.language_commands import ThinkCurveFlags
 from tests.inference.small import CONTEXT, PAD, VOCABULARY, energy_model, plain_model, residual_model
 
 STEPS, CANDIDATES = 5, 3
@@ -117,6 +129,14 @@ def test_a_loss_that_is_not_finite_has_no_interval() -> None:
     assert np.isfinite(interval(1.5, samples[:, 0]).low)
 
 
+def test_flops_of_a_norm_without_a_formula_are_counted_too() -> None:
+    model = energy_model("default", "--ebt_norm layer")  # functorch differentiates it
+    plan = plan_from_flags(model, Inference())
+    assert plan is not None
+    cost, rms = walk_cost(model, plan, CONTEXT), walk_cost(energy_model(), plan, CONTEXT)
+    assert (cost.observed, cost.step, cost.end) == (rms.observed, rms.step, rms.end)  # norms are no matrix products
+
+
 @pytest.mark.parametrize("made", (energy_model, residual_model))
 @pytest.mark.parametrize("conditioning", ("default", "time_embed"))
 @pytest.mark.parametrize("accept", (False, True))
@@ -130,7 +150,7 @@ def test_flops_are_those_of_the_walk_itself(made: Callable[..., EnergyLM], condi
     contexts = model.contexts(tokens_1S)
     [contexts(step.landscape) for step in plan.steps]
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        result = walk_positions(model, contexts, torch.arange(CONTEXT)[None], with_steps(plan, 4))
+        result = last_state(token_walk(model, contexts, torch.arange(CONTEXT)[None], with_steps(plan, 4)))
         assert result.energy.shape == (1, CONTEXT)
     landscapes = 1 if conditioning == "default" else 2
     walked = counter.get_total_flops() / CONTEXT
@@ -163,7 +183,7 @@ def test_shifted_text_is_code_without_docstrings() -> None:
 
 
 def test_documents_begin_with_a_separator(ebt_run: Path) -> None:
-    words = load(ModelFlags(run=str(ebt_run))).tokenizer
+    words = load(ModelFlags(run=str(ebt_run))).processor
     split = tokenize_documents(words, ["ab", "c"])
     assert split.tokens.tolist() == [words.separator_id, 97, 98, words.separator_id, 99]
 
@@ -207,7 +227,8 @@ def losses(*steps: float, two: tuple[float, ...] = (1.0, 1.0, 1.0)) -> dict[tupl
     ],
 )
 def test_the_verdict_on_steps(steps: tuple[float, ...], spread: float, words: str) -> None:
-    assert words in describe_steps(empty_study(energy_model()), curve_of(losses(*steps), spread))
+    study = empty_study(energy_model())
+    assert words in describe_steps(curve_of(losses(*steps), spread), study.steps, study.evaluation_steps)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +260,7 @@ def test_the_verdict_on_shifted_text() -> None:
     def told(here: tuple[float, ...], there: tuple[float, ...], spread: float) -> str:
         curves = [curve_of(losses(*steps), spread) for steps in (here, there)]
         curves[1].samples[:] = curves[1].samples[::-1]  # draws of its own
-        return describe_shift(replace(study, curves=curves))
+        return describe_shift(curves, study.steps, "text")
 
     assert "gains 0.1000 in distribution and 1.0000 on the shifted text" in told(small, large, 0.001)
     assert told(small, large, 0.001).endswith("as the paper has it, holds here.")
@@ -347,7 +368,7 @@ def test_losses_of_different_tokens_are_not_compared(ebt_run: Path, baseline_run
     assert comparison_problem(plain, ebt) is None
     words = ByteTokenizer()
     words.name, words.fingerprint = "bpe:300", "other"
-    assert comparison_problem(replace(plain, tokenizer=words), ebt) == (
+    assert comparison_problem(replace(plain, processor=words), ebt) == (
         "its tokenizer is bpe:300, and the EBT's is bytes, so losses per token do not compare; "
         "choose a run with the same"
     )
@@ -367,7 +388,7 @@ def test_a_walk_without_chance_has_one_seed_and_one_candidate(
     if start == "zeros":
         loaded.model.walk_settings = replace(loaded.model.walk_settings, start="zeros")
     assert loaded.model.walk_settings.start == start
-    monkeypatch.setattr("inference.think_curve.load", lambda _: loaded)
+    monkeypatch.setattr("inference.language.think_curve.load", lambda _: loaded)
     assert main(command(run, *SHORT, "--infer_output_dir", str(tmp_path))) == 0
     told = capsys.readouterr().out
     assert "Nothing is drawn at random here (the walk starts without noise): one seed, one candidate." in told

@@ -7,7 +7,8 @@ import torch
 
 from config.settings import Inference
 from core.errors import UserError
-from inference.thinking import WalkPlan, plan_from_flags, walk_rows
+from inference.language.walk import walk_rows
+from inference.thinking import WalkPlan, plan_from_flags
 from models.language import EnergyLM
 from models.walk import Step
 from tests.inference.small import CONTEXT, SEPARATOR, energy_model, residual_model

@@ -17,8 +17,8 @@ from config.settings import Inference, Text, Transformer
 from core.progress import print_note, progress
 from data.language.sources.hub_dataset import HubSource, Question, QuestionFormat
 from data.language.store import digest_of, missing_shares, split_of
-from inference.decoder import make_decoder
-from inference.generator import KeyedUniform, Sampling, draw
+from inference.language.decoder import make_decoder
+from inference.language.generator import KeyedUniform, Sampling, draw
 from inference.loading import Loaded
 from inference.thinking import WalkPlan
 
@@ -88,7 +88,7 @@ class QuestionAnswerer:
 
     def answer_all(self, questions: Sequence[Question], question_format: QuestionFormat) -> tuple[list[Answer], int]:
         """The answers in the order of the questions, and the number of prompts longer than the context."""
-        tokenizer = self.loaded.tokenizer
+        tokenizer = self.loaded.processor
         prompts = [[tokenizer.separator_id, *tokenizer.encode(question.prompt).tolist()] for question in questions]
         uniforms = self.uniforms(prompts)
         order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))  # batches of similar lengths
@@ -118,7 +118,7 @@ class QuestionAnswerer:
         self, prompts: Sequence[list[int]], uniforms: Sequence[KeyedUniform], end: str
     ) -> list[tuple[str, bool]]:
         """The text after each prompt, up to the pattern `end`, and whether it ended before --infer_max_gen_len."""
-        tokenizer, settings = self.loaded.tokenizer, self.settings
+        tokenizer, settings = self.loaded.processor, self.settings
         sampling = Sampling(settings.infer_temp, settings.infer_topk, settings.infer_topp, excluded=(tokenizer.pad_id,))
         pattern = re.compile(end)
         answers: list[list[int]] = [[] for _ in prompts]
@@ -142,7 +142,7 @@ class QuestionAnswerer:
 
     def choose_answers(self, prompts: Sequence[list[int]], choices: Sequence[tuple[str, ...]]) -> list[str | None]:
         """The likeliest of the choices of each question; None where there are none."""
-        tokenizer = self.loaded.tokenizer
+        tokenizer = self.loaded.processor
         pairs = [
             (prompt, tokenizer.encode(choice).tolist())
             for prompt, options in zip(prompts, choices, strict=True)

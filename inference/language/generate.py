@@ -14,9 +14,9 @@ from config.settings import Inference
 from core.errors import UserError
 from core.progress import print_note, progress
 from core.text import printable_lines
-from inference.commands import GenerateFlags, ModelFlags
-from inference.generator import Continuation, Generator, Prompt
-from inference.loading import Loaded, load
+from inference.language.generator import Continuation, Generator, Prompt
+from inference.loading import Loaded, ModelFlags, load
+from tasks.language_commands import GenerateFlags
 
 TITLE_LENGTH = 60  # characters of a prompt above its continuation
 STDOUT = "-"

@@ -20,11 +20,11 @@ from torch import Tensor
 from config.settings import Inference, Transformer
 from core.errors import UserError
 from data.language.tokenizers import Tokenizer
-from inference.commands import GenerateFlags
-from inference.decoder import Decoder, EnergyDecoder, Prediction, make_decoder
+from inference.language.decoder import Decoder, EnergyDecoder, Prediction, make_decoder
 from inference.loading import Loaded
 from inference.thinking import plan_from_flags
 from models.noise import mix_seed
+from tasks.language_commands import GenerateFlags
 
 MIN_TEMPERATURE = 1e-9  # below it samples are the same; dividing by it stays finite
 INCOMPLETE = "\ufffd"  # the decoded beginning of a character
@@ -107,7 +107,7 @@ class Generator:
         self.loaded, self.command, self.inference, self.seed = loaded, command, inference, seed
         self.with_energies = with_energies
         self.plan = plan_from_flags(loaded.model, inference, seed)
-        self.tokenizer = loaded.tokenizer
+        self.tokenizer = loaded.processor
         self.sampling = Sampling(
             inference.infer_temp, inference.infer_topk, inference.infer_topp, (self.tokenizer.pad_id,)
         )

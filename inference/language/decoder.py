@@ -18,7 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from inference.thinking import WalkPlan, WalkState, candidate_score, walk_positions
+from inference.language.walk import token_walk
+from inference.thinking import WalkPlan, WalkState, candidate_score, last_state
 from models.energy_model import Contexts
 from models.energy_transformer import Context
 from models.language import EnergyLM, LanguageModel
@@ -230,7 +231,7 @@ class EnergyDecoder(Decoder):
         """Candidates share the cache: they are positions that do not see one another."""
         candidates_G = torch.arange(self.plan.candidates, device=self.lengths.device)
         positions_BG = (self.lengths - 1)[:, None].expand(-1, self.plan.candidates)
-        walks = walk_positions(self.model, Contexts(self.context), positions_BG, self.plan, candidates_G)
+        walks = last_state(token_walk(self.model, Contexts(self.context), positions_BG, self.plan, candidates_G))
         chosen_B = torch.zeros_like(self.lengths)
         if self.plan.candidates > 1:
             chosen_B = candidate_score(walks.first_energy, walks.energy, self.plan.choice).argmax(1)
@@ -240,7 +241,7 @@ class EnergyDecoder(Decoder):
     def energy_of(self, tokens_B: Tensor) -> Tensor:
         """The energy of a token as the next one of each text, on the last landscape. [B] -> [B]"""
         context = self.context(self.plan.steps[-1].landscape)
-        return self.network.energy(self.network.prediction_embedding[tokens_B][:, None], context)[:, 0]
+        return self.model.target_energy(tokens_B[:, None], context)[:, 0]
 
 
 class TransformerDecoder(Decoder):

@@ -23,12 +23,13 @@ from data.language.sources import Source
 from data.language.store import Split, open_store, read_documents
 from data.language.tokenizers import Tokenizer
 from inference.intervals import bootstrap, interval
+from inference.language.walk import walk_rows
 from inference.loading import Loaded
-from inference.thinking import WalkPlan, WalkState, walk_rows
+from inference.think_curve import Sample
+from inference.thinking import WalkPlan, WalkState
 from models.language import EnergyLM, TextEvaluation
 
 SAMPLES = 1000  # of the bootstrap; few, as a training split can have very many documents
-AUTOCAST_TYPES = {"bf16": torch.bfloat16, "16": torch.float16}  # evaluation uses the precision of the training
 MIN_DOCUMENTS = 8  # for a bootstrap over documents
 MIN_ROWS = 2  # for a bootstrap over rows
 # Code by several authors and of several kinds: the default shifted text.
@@ -49,18 +50,18 @@ class TextRows:
 
 def text_of_run(loaded: Loaded, data: Text, split: str, limit: int, share: float) -> TextRows:
     """The rows that training evaluates on, from its cache."""
-    return text_rows(loaded, open_store(data, loaded.tokenizer).splits[split], True, data, split, limit, share)
+    return text_rows(loaded, open_store(data, loaded.processor).splits[split], True, data, split, limit, share)
 
 
 def text_of_dataset(loaded: Loaded, source: Source, data: Text, split: str, limit: int, share: float) -> TextRows:
     """Rows of any dataset with the tokenizer of the run, read without a cache and no further than needed."""
     needed = limit * loaded.config[Transformer].context_length + 1 if limit else None
-    documents, whole = read_split(source, data, split, loaded.tokenizer, needed)
+    documents, whole = read_split(source, data, split, loaded.processor, needed)
     return text_rows(loaded, documents, whole, data, split, limit, share)
 
 
 def text_rows(loaded: Loaded, split: Split, whole: bool, data: Text, name: str, limit: int, share: float) -> TextRows:
-    rows = PackedRows(split, loaded.config[Transformer].context_length, loaded.tokenizer.pad_id)
+    rows = PackedRows(split, loaded.config[Transformer].context_length, loaded.processor.pad_id)
     if not len(rows):
         raise empty_split(name, data)
     count = max(1, int(share * len(rows)))
@@ -189,7 +190,7 @@ def measure_text(loaded: Loaded, plan: WalkPlan | None, text: TextRows, batch_si
 
     plan: the walk of an EBT; adds the loss by step (with several candidates, their mean) and the energies.
     """
-    model, tokenizer = loaded.model, loaded.tokenizer
+    model, tokenizer = loaded.model, loaded.processor
     device, pad_id = model.device, tokenizer.pad_id
     evaluation = TextEvaluation(tokenizer.vocab_size, pad_id).to(device)
     by_document = LossByDocument(tokenizer.separator_id, pad_id)
@@ -197,11 +198,7 @@ def measure_text(loaded: Loaded, plan: WalkPlan | None, text: TextRows, batch_si
     from_prior = isinstance(model, EnergyLM) and model.walk_settings.start == "prior"
     by_step, walks = StepLosses(steps, pad_id, first=0 if from_prior else 1), WalkStatistics(steps)
     start = time.perf_counter()
-    precision = AUTOCAST_TYPES.get(loaded.config.trainer.float_precision)
-    with (
-        torch.autocast(device.type, precision, enabled=precision is not None),
-        progress("Evaluating", "rows", text.count) as advance,
-    ):
+    with loaded.autocast(), progress("Evaluating", "rows", text.count) as advance:
         for first in range(0, text.count, batch_size):
             rows_BS = text.rows.__getitems__(range(first, min(first + batch_size, text.count)))["input_ids"].to(device)
             tokens_BS, targets_BS = rows_BS[:, :-1], rows_BS[:, 1:].contiguous()
@@ -234,11 +231,9 @@ def bits_per_nat(rows: PackedRows) -> float:
 
 
 @dataclass(frozen=True)
-class TextSample:
-    """Rows [B, S+1] spread evenly over a text. kind: in-distribution or shifted; name: for people."""
+class TextSample(Sample):
+    """Rows [B, S+1] spread evenly over a text."""
 
-    kind: str
-    name: str
     rows: Tensor
 
     def targets(self, pad_id: int) -> np.ndarray:
@@ -249,7 +244,7 @@ class TextSample:
 def validation_text(loaded: Loaded, tokens: int) -> TextSample:
     """Rows of the run's own validation split."""
     name = f"validation split of {loaded.config.data.dataset_name}"
-    split = open_store(loaded.config[Text], loaded.tokenizer).splits["valid"]
+    split = open_store(loaded.config[Text], loaded.processor).splits["valid"]
     return TextSample("in-distribution", name, sample_rows(loaded, split, tokens, f"The {name}", "choose another run"))
 
 
@@ -259,7 +254,7 @@ def shifted_text(loaded: Loaded, file: str | None, tokens: int) -> TextSample:
         name, documents, subject = "Python code of the standard library", library_code(), "Python's own code"
     else:
         name, documents, subject = Path(file).name, [read_text_file(file)], f"--shifted is {file!r}: it"
-    split = tokenize_documents(loaded.tokenizer, documents)
+    split = tokenize_documents(loaded.processor, documents)
     return TextSample("shifted", name, sample_rows(loaded, split, tokens, subject, "give a longer file"))
 
 
@@ -272,7 +267,7 @@ def sample_rows(loaded: Loaded, split: Split, tokens: int, subject: str, remedy:
             f"--tokens is {tokens}: an interval needs {MIN_ROWS} rows of this model's {length} tokens at least; "
             f"choose {needed} or more."
         )
-    rows = PackedRows(split, length, loaded.tokenizer.pad_id)
+    rows = PackedRows(split, length, loaded.processor.pad_id)
     if rows.num_units < needed:
         raise UserError(
             f"{subject} has {rows.num_units:,} tokens to predict: an interval needs {MIN_ROWS} rows of this "

@@ -9,9 +9,27 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from inference.thinking import WalkPlan, walk_positions, with_steps
+from inference.language.walk import token_walk
+from inference.thinking import WalkPlan, last_state, with_steps
 from models.energy_transformer import EnergyTransformer
 from models.language import EnergyLM
+
+
+class OneModule:
+    """In the place of a counter's ModuleTracker, whose hooks fail where functorch differentiates a module."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def flop_counter() -> FlopCounterMode:
+    """A counter of all FLOPs together, not by module."""
+    counter = FlopCounterMode(display=False)
+    counter.mod_tracker = OneModule()  # type: ignore[assignment]
+    return counter
 
 
 @dataclass(frozen=True)
@@ -49,15 +67,15 @@ def walk_cost(model: EnergyLM, plan: WalkPlan, length: int) -> WalkCost:
         shortened = with_steps(plan, steps)
         for step in shortened.steps:
             contexts(step.landscape)  # computed before counting begins
-        with FlopCounterMode(display=False) as counter:
-            end = walk_positions(model, contexts, positions_1S, shortened)
+        with flop_counter() as counter:
+            end = last_state(token_walk(model, contexts, positions_1S, shortened))
             _ = end.energy  # computed once, whatever the number of steps
         return counter.get_total_flops(), end.passes
 
     with torch.no_grad():
         (one, passes_one), (two, passes_two) = walk(1), walk(2)
         observed = forward_flops(model.network, length)
-        with FlopCounterMode(display=False) as counter:
+        with flop_counter() as counter:
             model.start(tokens_1S, fixed=True, contexts=contexts)
         start = counter.get_total_flops()
     return WalkCost(
@@ -77,6 +95,6 @@ def forward_flops(network: nn.Module, length: int) -> float:
     """
     meta_network = copy.deepcopy(network).to("meta")
     tokens_1S = torch.zeros(1, length, dtype=torch.int64, device="meta")
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with torch.no_grad(), flop_counter() as counter:
         meta_network.context(tokens_1S, 0) if isinstance(meta_network, EnergyTransformer) else meta_network(tokens_1S)
     return counter.get_total_flops() / length

@@ -17,13 +17,14 @@ from core.files import write_atomically
 from core.text import printable_lines
 from data.language.store import open_store
 from data.language.tokenizers import Tokenizer
-from inference.commands import LandscapeFlags, ModelFlags
-from inference.decoder import EnergyDecoder
-from inference.loading import Loaded, load, output_folder
-from inference.thinking import WalkPlan, candidate_score, careful_walk, plan_from_flags
+from inference.language.decoder import EnergyDecoder
+from inference.language.walk import token_walk
+from inference.loading import Loaded, ModelFlags, load, output_folder
+from inference.thinking import WalkPlan, candidate_score, plan_from_flags
 from models.energy_model import Contexts
 from models.language import EnergyLM
 from runs.pictures import FAINT, pyplot
+from tasks.language_commands import LandscapeFlags
 
 ENERGY_BATCH = 64  # predictions evaluated at once, as candidates of one row
 MIN_CONTEXT, MAX_TRIES = 32, 100  # tokens before a place in the validation split, and draws until it has them
@@ -71,8 +72,8 @@ def main(model: ModelFlags, command: LandscapeFlags, inference: Inference) -> in
     assert plan is not None
     folder = output_folder(loaded, inference)
     data = measure_landscape(loaded.model, tokens, target, plan, command.points)
-    print("\n".join(summary(data, tokens, loaded.tokenizer, sys.stdout.encoding)))
-    write_atomically(folder / "landscape.png", lambda file: draw(data, tokens, loaded.tokenizer, file))
+    print("\n".join(summary(data, tokens, loaded.processor, sys.stdout.encoding)))
+    write_atomically(folder / "landscape.png", lambda file: draw(data, tokens, loaded.processor, file))
     print(f"drawn in {folder / 'landscape.png'}")
     return 0
 
@@ -83,13 +84,13 @@ def save_landscape(
     """Draw the landscape of the prediction after these tokens. target: the true token, if known."""
     assert isinstance(loaded.model, EnergyLM)
     data = measure_landscape(loaded.model, tokens, target, plan, points)
-    write_atomically(path, lambda file: draw(data, tokens, loaded.tokenizer, file))
+    write_atomically(path, lambda file: draw(data, tokens, loaded.processor, file))
 
 
 def split_prompt(loaded: Loaded, prompt: str) -> tuple[list[int], int]:
     """The tokens before the last one of a prompt, after a separator, and that last token."""
     most = loaded.config[Transformer].context_length
-    tokens = loaded.tokenizer.encode(prompt).tolist()
+    tokens = loaded.processor.encode(prompt).tolist()
     if len(tokens) < 2:
         raise UserError(
             f"--prompt is {prompt!r}, a single token: its last token is predicted from those before it; "
@@ -100,15 +101,15 @@ def split_prompt(loaded: Loaded, prompt: str) -> tuple[list[int], int]:
             f"--prompt is {len(tokens):,} tokens long: this model reads {most}, the separator before the text "
             f"included, and predicts the last one; give at most {most}."
         )
-    return [loaded.tokenizer.separator_id, *tokens[:-1]], tokens[-1]
+    return [loaded.processor.separator_id, *tokens[:-1]], tokens[-1]
 
 
 def validation_example(loaded: Loaded, seed: int) -> tuple[list[int], int]:
     """Tokens of the validation split and the next one, at a place drawn by the seed that has some context."""
-    split = open_store(loaded.config[Text], loaded.tokenizer).splits["valid"].tokens
+    split = open_store(loaded.config[Text], loaded.processor).splits["valid"].tokens
     if len(split) < 2:
         raise UserError("--prompt is missing: this run has no validation split to take a text from; give a --prompt.")
-    most, separator = loaded.config[Transformer].context_length, loaded.tokenizer.separator_id
+    most, separator = loaded.config[Transformer].context_length, loaded.processor.separator_id
     rng = np.random.default_rng(seed)
     for _ in range(MAX_TRIES):
         place = int(rng.integers(1, len(split)))
@@ -123,37 +124,36 @@ def measure_landscape(
     model: EnergyLM, tokens: list[int], target: int | None, plan: WalkPlan, points: int
 ) -> LandscapeData:
     """Walk to the prediction of what follows the tokens, and measure the energy around the selected candidate."""
-    network = model.network
-    separator = network.shape.separator_id
+    separator = model.network.shape.separator_id
     if separator is not None and separator in tokens:  # the model does not see earlier documents
         tokens = tokens[len(tokens) - 1 - tokens[::-1].index(separator) :]
     decoder = EnergyDecoder(model, plan, [tokens], room=0)
     contexts = Contexts(decoder.context)
     candidates_G = torch.arange(plan.candidates, device=model.device)
     positions_1G = (decoder.lengths - 1)[:, None].expand(-1, plan.candidates)
-    states = list(careful_walk(model, contexts, positions_1G, plan, candidates_G))
+    states = list(token_walk(model, contexts, positions_1G, plan, candidates_G))
     end = states[-1]
     chosen = int(candidate_score(end.first_energy, end.energy, plan.choice)[0].argmax())
     y_TV = torch.stack([state.y[0, chosen] for state in states])
     energies_T = torch.stack([state.energy[0, chosen] for state in states])
-    embedding_VD = network.prediction_embedding
     z_TD = model.embed(y_TV[None])[0]
     has_target, target = target is not None, int(y_TV[-1].argmax()) if target is None else target
     context = contexts(plan.steps[-1].landscape)
 
     def energy(z_ND: Tensor) -> np.ndarray:
-        parts = [network.energy(part[None], context)[0] for part in z_ND.split(ENERGY_BATCH)]
+        parts = [model.energy(part[None], context)[0] for part in z_ND.split(ENERGY_BATCH)]
         return torch.cat(parts).double().cpu().numpy()
 
-    origin_D, axes_2D = plane_through(z_TD[0], z_TD[-1], embedding_VD[target])
+    target_D = model.space.target_embedding(torch.tensor(target, device=model.device))
+    origin_D, axes_2D = plane_through(z_TD[0], z_TD[-1], target_D)
     moved_TD = z_TD - origin_D
     path_T2 = moved_TD @ axes_2D.T
     off = (moved_TD - path_T2 @ axes_2D).norm(dim=-1).max()
-    corners_32 = (torch.stack([z_TD[0], z_TD[-1], embedding_VD[target]]) - origin_D) @ axes_2D.T
+    corners_32 = (torch.stack([z_TD[0], z_TD[-1], target_D]) - origin_D) @ axes_2D.T
     across, up = square_around(torch.cat([path_T2, corners_32]).double().cpu().numpy(), points)
     grid = np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)
     heights = energy(origin_D + torch.from_numpy(grid).to(axes_2D) @ axes_2D)
-    target_energy = energy(embedding_VD[target][None])[0]  # a single token has no entropy
+    target_energy = energy(target_D[None])[0]  # a single token has no entropy
     return LandscapeData(
         energies=energies_T.double().cpu().numpy(),
         probabilities=y_TV.double().softmax(-1).cpu().numpy(),

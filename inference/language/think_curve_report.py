@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from core.text import format_amount, plural, printable_lines
-from inference.intervals import SAMPLES, Interval, interval
+from core.text import format_amount, plural
+from inference.intervals import SAMPLES
+from inference.think_curve import (
+    Curve,
+    Point,
+    as_distance,
+    describe_shift,
+    describe_steps,
+    picture_text,
+    plus_minus,
+    verdict,
+    wrap,
+)
 from runs.pictures import FAINT, GREY, SHADE, pyplot
 
 if TYPE_CHECKING:
-    from inference.think_curve import Curve, Point, ThinkCurveResult
-
-LINE_WIDTH = 110  # characters of a caption's line
+    from inference.language.think_curve import ThinkCurveResult
 
 
 def report(result: ThinkCurveResult) -> list[str]:
@@ -28,12 +36,12 @@ def report(result: ThinkCurveResult) -> list[str]:
         for steps in result.selection_steps:
             lines += ["", f"  candidates after {plural(steps, 'step')}, {CHOICES[result.choice]}"]
             lines += table(result, curve, result.candidate_points(steps), "cands")
-        lines += ["", *wrap(describe_steps(result, curve))]
+        lines += ["", *wrap(describe_steps(curve, result.steps, result.evaluation_steps))]
         for steps in result.selection_steps:
             lines += wrap(describe_candidates(result, curve, steps))
         if curve.baseline is not None:
             lines += wrap(describe_baseline(result, curve))
-    return [*lines, "", *wrap(describe_shift(result))]
+    return [*lines, "", *wrap(describe_shift(result.curves, result.steps, "text"))]
 
 
 CHOICES = {
@@ -59,41 +67,6 @@ def table(result: ThinkCurveResult, curve: Curve, points: list[Point], unit: str
         cost = f"{'':7} {format_amount(result.baseline.flops, ''):>12} {1:7.2f}"
         lines.append(f"  {'T++':>5}  {cost}   {plus_minus(curve.loss(curve.baseline))}")
     return [line.rstrip() for line in lines]
-
-
-def plus_minus(value: Interval | None) -> str:
-    if value is None:
-        return ""
-    if not np.isfinite(value.mean):
-        return "not finite"
-    return f"{value.mean:.4f} ±{value.half:.4f}" if abs(value.mean) < 1000 else f"{value.mean:.3g}"
-
-
-def describe_steps(result: ThinkCurveResult, curve: Curve) -> str:
-    """Whether more steps help, in words."""
-    column, trained, comparisons = curve.columns, result.evaluation_steps, result.steps - 1
-    best = curve.best(result.step_points)
-    if not np.isfinite(curve.means[column[best]]):
-        return "Steps: no number of steps gives a finite loss here."
-    text = f"Steps: the loss is least, {curve.means[column[best]]:.4f}, after {best[0]} of {result.steps}."
-    if result.steps == 1:
-        return text
-    if best[0] == 1:
-        text += " More steps do not help here."
-    else:
-        gain = curve.gain(column[best], column[1, 1], comparisons)
-        text += f" That gains {gain} over 1 step: more steps {verdict(gain)}."
-    if trained == 1:
-        return text
-    if best[0] == trained:
-        text += f" It is the {trained} of this model's evaluation"
-        if result.steps == trained:
-            return text + "."
-        lost = curve.gain(column[trained, 1], column[result.steps, 1])
-        return text + f": going on beyond them does not help here; {result.steps} lose {lost} against {trained}."
-    gain = curve.gain(column[best], column[trained, 1], comparisons)
-    more = "going on beyond them" if best[0] > trained else "stopping earlier"
-    return text + f" Over the {trained} of this model's evaluation it gains {gain}: {more} {verdict(gain, 's')}."
 
 
 def describe_candidates(result: ThinkCurveResult, curve: Curve, steps: int) -> str:
@@ -122,37 +95,6 @@ def describe_baseline(result: ThinkCurveResult, curve: Curve) -> str:
     )
 
 
-def describe_shift(result: ThinkCurveResult) -> str:
-    """Whether the claim of the paper holds: more steps gain more on shifted text."""
-    here, there = result.curves
-    ends = [(curve.columns[curve.best(result.step_points)], curve.columns[1, 1]) for curve in (here, there)]
-    means = [curve.means[first] - curve.means[best] for curve, (best, first) in zip((here, there), ends, strict=True)]
-    samples = [curve.samples[:, b] - curve.samples[:, a] for curve, (a, b) in zip((here, there), ends, strict=True)]
-    more = interval(means[1] - means[0], samples[1] - samples[0], result.steps - 1)
-    if not np.isfinite(more.mean):
-        return "Shift: not every loss is finite, so the gains on the two texts cannot be compared."
-    holds = "holds here" if more.low > 0 else "does not hold here: it is the other way" if more.high < 0 else None
-    holds = holds or "cannot be confirmed here: the interval holds 0"
-    side = "more" if more.mean >= 0 else "less"
-    return (
-        f"Shift: from 1 step to the best, thinking gains {means[0]:.4f} in distribution and {means[1]:.4f} on the "
-        f"shifted text, which is {as_distance(more)} {side}. "
-        f"That gains are larger on shifted text, as the paper has it, {holds}."
-    )
-
-
-def verdict(gain: Interval, ending: str = "") -> str:
-    """Whether it helps: only if the interval does not contain 0."""
-    if gain.low > 0:
-        return f"help{ending} here"
-    return f"do{'es' if ending else ''} not help here (the interval holds 0)"
-
-
-def as_distance(gain: Interval) -> str:
-    """The absolute value of a gain."""
-    return str(gain if gain.mean >= 0 else Interval(-gain.mean, -gain.high, -gain.low))
-
-
 def caption(result: ThinkCurveResult) -> list[str]:
     """How to read the numbers."""
     seeds = f"{len(result.seeds)} seeds of noise" if len(result.seeds) > 1 else "the text alone, as there is one seed"
@@ -171,10 +113,6 @@ def caption(result: ThinkCurveResult) -> list[str]:
     else:
         text += f" Transformer++: {result.baseline.name}, training step {result.baseline.loaded.step:,}."
     return wrap(text)
-
-
-def wrap(text: str, width: int = LINE_WIDTH) -> list[str]:
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def draw(result: ThinkCurveResult, about: str, file: object) -> None:
@@ -218,11 +156,6 @@ def picture_caption(result: ThinkCurveResult) -> str:
     if result.baseline.loaded is None:
         text += f" No Transformer++: {result.baseline.missing_reason}."
     return picture_text(text)
-
-
-def picture_text(text: str) -> str:
-    """A text for matplotlib: ASCII, which every font has, and no formulas."""
-    return " ".join(printable_lines(text, "ascii")).replace("$", r"\$")
 
 
 def draw_steps(result: ThinkCurveResult, curve: Curve, panel: Any) -> None:
