@@ -127,7 +127,7 @@ def test_a_series_says_over_how_much_it_was_evaluated() -> None:
     assert series["valid_loss"]["of"] == [512, 64, 64, 512]
     assert series["valid_bits_per_byte"]["of"] == [1420, 177, 177, 1420]  # in proportion to the bytes
     assert series["valid_loss"]["instead"] == "valid_bits_per_byte"
-    assert series["valid_loss"]["needs"] == ["data", "limits", "tokenizer"]
+    assert series["valid_loss"]["needs"] == ["data", "limits", "unit"]
     assert series["valid_bits_per_byte"]["needs"] == ["data", "limits"]
     columns["valid_accuracy"] = Column(steps[:2], loss[:2])  # rows that do not fit together say nothing
     assert "of" not in curves_of(columns, {})["series"]["valid_accuracy"]
