@@ -243,6 +243,7 @@ class Text(Data):
     tokenizer: str = flag(
         "bytes",
         "bytes, bpe:SIZE, or a Hugging Face name or folder",
+        metavar="NAME|PATH",
         shown_first=2,
         of_model=True,
         of_shape=True,

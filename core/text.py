@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 PREFIXES = ("", "k", "M", "G", "T", "P")
@@ -15,9 +16,9 @@ def join_words(words: Sequence[str], last: str = "or") -> str:
     return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def plural(count: int, noun: str) -> str:
-    """1 run, 2 runs, 1,200 runs"""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def plural(count: int, noun: str, plural_noun: str = "") -> str:
+    """1 run, 2 runs, 1,200 runs. plural_noun: where it is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural_noun or f'{noun}s'}"
 
 
 def format_value(value: Any) -> str:
@@ -69,6 +70,17 @@ def format_rate(count: float) -> str:
     return f"{count:,.0f}" if count >= 10 else f"{count:.2g}"
 
 
+def format_compact(value: float) -> str:
+    """A count in a narrow column, at most five characters: 9999, 12.3k, 1.25M"""
+    if value < 10_000:
+        return f"{value:.0f}"
+    for prefix in PREFIXES[1:5]:
+        value /= 1000
+        if value < 1000:
+            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}{prefix}"
+    return f"{value:.0f}{prefix}"
+
+
 def format_duration(seconds: Any) -> str:
     """In a sentence, two units at most: 12 s, 7 min 43 s, 4 h 5 min, 2 d 3 h; ? where it is no duration."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
@@ -107,6 +119,21 @@ def format_time(seconds: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):
         return "?"
+
+
+def format_moment(seconds: float) -> str:
+    """A past time in a sentence, with the date if it was not today: at 08:05:00, on 2026-01-31 at 08:05:00"""
+    then = time.localtime(seconds)
+    return time.strftime("at %H:%M:%S" if then[:3] == time.localtime()[:3] else "on %Y-%m-%d at %H:%M:%S", then)
+
+
+def format_short_time(text: str) -> str:
+    """A coming time as Slurm writes it, in short: 14:05, Thu 14:05, 2026-11-30; empty without one."""
+    if not text:
+        return ""
+    then = datetime.fromisoformat(text)
+    days = (then.date() - datetime.now().date()).days
+    return then.strftime("%H:%M" if days < 1 else "%a %H:%M" if days < 7 else "%Y-%m-%d")
 
 
 def shortened(text: str, width: int, end: int = 6) -> str:

@@ -16,11 +16,11 @@ find_module() { # `module` is often a function of login shells alone; without an
 
 header_failed() { # NAME STATUS LINE: ends a job that lacks what its header was to bring, and notes it in the run
     if [[ " ${FUNCNAME[*]} " == *" source "* ]]; then return; fi # a file that the header reads decides for itself
-    local said
-    said="$1: \`$(sed -n "$3p" "$0")\` ended with status $2; correct that line, or add || true where it may fail"
+    local message
+    message="$1: \`$(sed -n "$3p" "$0")\` ended with status $2; correct that line, or add || true where it may fail"
     if [[ -n ${SLURM_JOB_ID:-} && -n ${EBT_JOB_RUN_DIR:-} ]]; then
-        "$python" -m launch refused "$EBT_JOB_RUN_DIR" "$said."
+        "$python" -m launch refused "$EBT_JOB_RUN_DIR" "$message."
     fi
-    echo "$said" >&2
+    echo "$message" >&2
     exit 1
 }

@@ -1,13 +1,15 @@
 """A capsule: a run's folder with all that is needed to run it, made before it is submitted.
 
 A snapshot of the code lies beside the run, so that later changes of the checkout do not reach it. Each distinct file
-is stored once in `logs/code/`, by its content; a run's `code/` holds read-only hard links to them. The capsules of a
-sweep share everything that is the same in all of its runs.
+is stored once in `logs/code/`, by its content; a run's `code/` holds read-only hard links to them. The package of a
+task from outside of the checkout (`--task lab.mixture`) is part of the snapshot, so that a job finds it on any node.
+The capsules of a sweep share everything that is the same in all of its runs.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -16,19 +18,18 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import track
-
 from config import RunConfig
-from config.record import to_dict, values_of
-from config.settings import all_flags
+from config.flags import Flag
+from config.record import flag_named, to_dict, values_of
 from core.errors import UserError
 from core.files import write_atomically, write_json, write_text
+from core.progress import progress
 from core.text import format_value
 from launch.script import (
     DEFAULT_SCRIPT,
@@ -56,8 +57,42 @@ SHARED_FILES = ("code", "code.json", "code.diff", "environment.json", "submissio
 # -- the snapshot of the code ----------------------------------------------------------------------------------------
 
 
+@dataclass
+class Code:
+    """The files of a snapshot, {name in it: file}, and skipped ones: secrets, and data that git does not track.
+
+    packages: {name: folder} of tasks from outside of the checkout.
+    """
+
+    files: dict[str, Path] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    packages: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """For submission.json: what the snapshot has beside the checkout, which code.json describes."""
+        return {"task_packages": self.packages} if self.packages else {}
+
+
+def code_of(tasks: Iterable[str], logs: Path, *more: str) -> Code:
+    """The checkout's code and the packages of these tasks. more: files of the checkout that belong to it in any case.
+
+    Prints what is skipped.
+    """
+    names, skipped = code_files(ROOT, logs)
+    code = Code({name: ROOT / name for name in sorted({*names, *more})}, skipped)
+    for task in sorted(set(tasks)):
+        add_task(code, task)
+    for name in code.skipped:
+        print(
+            f"not kept with the run: {format_value(name)}, which git does not track and which is large or "
+            "looks like a secret"
+        )
+    return code
+
+
 def code_files(root: Path, logs: Path) -> tuple[list[str], list[str]]:
-    """The code's files relative to `root`, and skipped ones: secrets, and data that git does not track."""
+    """The code's files relative to `root`, and skipped ones."""
     if run_of(root):  # `root` is itself a snapshot: take all of it
         paths = [path for path in root.rglob("*") if path.is_symlink() or path.is_file()]
         return sorted(os.path.relpath(path, root) for path in paths), []
@@ -69,10 +104,45 @@ def code_files(root: Path, logs: Path) -> tuple[list[str], list[str]]:
         file = root / name
         if file.is_relative_to(logs) or not (file.is_file() or file.is_symlink()):
             continue  # logs are not code; a tracked file may be deleted; a submodule is a folder
-        secret = any(fnmatch(file.name.lower(), pattern) for pattern in SECRETS)
-        large = name not in tracked and not file.is_symlink() and file.stat().st_size > MAX_UNTRACKED_BYTES
-        (skipped if name not in tracked and (secret or large) else files).append(name)
+        (skipped if name not in tracked and is_no_code(file) else files).append(name)
     return files, skipped
+
+
+def is_no_code(file: Path) -> bool:
+    """Whether a file that git does not track is a secret or data."""
+    secret = any(fnmatch(file.name.lower(), pattern) for pattern in SECRETS)
+    return secret or (not file.is_symlink() and file.stat().st_size > MAX_UNTRACKED_BYTES)
+
+
+def add_task(code: Code, task: str) -> None:
+    """Add the package of a task that is not of this checkout: the job may run where it is not found otherwise."""
+    if "." not in task:
+        return
+    package, source = package_of(task)
+    folder = Path(*package.split("."))
+    if source == ROOT / folder and str(folder / "__init__.py") in code.files:
+        return
+    for name in sorted(walked_files(source)):
+        file = source / name
+        if is_no_code(file):
+            code.skipped.append(str(folder / name))
+        else:
+            code.files[str(folder / name)] = file
+    code.packages[package] = str(source)
+
+
+def package_of(task: str) -> tuple[str, Path]:
+    """The outermost package that a task's module is in: its name and its folder."""
+    words = task.split(".")
+    for count in range(1, len(words) + 1):
+        name = ".".join(words[:count])
+        spec = importlib.util.find_spec(name)
+        if spec and spec.origin and spec.submodule_search_locations and Path(spec.origin).is_file():
+            return name, Path(spec.origin).resolve().parent
+    raise UserError(
+        f"--task is {task!r}: its module is in no package with an __init__.py, so which files to keep with the run is "
+        f"not known; add one to the folder {words[-2]!r}."
+    )
 
 
 def git_files(root: Path, *which: str) -> list[str]:
@@ -94,11 +164,11 @@ def walked_files(root: Path) -> list[str]:
     return files
 
 
-def snapshot(root: Path, names: list[str], store: Path, target: Path) -> None:
-    """Link these files of `root` into `target`; their contents are in `store`."""
+def snapshot(files: Mapping[str, Path], store: Path, target: Path) -> None:
+    """Link these files, {name: file}, into `target`; their contents are in `store`."""
     store.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        source, copy = root / name, target / name
+    for name, source in files.items():
+        copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         if source.is_symlink():
             copy.symlink_to(os.readlink(source))
@@ -133,42 +203,37 @@ def store_content(content: bytes, executable: bool, store: Path) -> Path:
 
 def absolute_paths(config: RunConfig, run: Path) -> list[str]:
     """Flags that replace relative paths, which do not hold in the snapshot, and the logs folder by absolute ones."""
-    flags = []
-    for name, value in values_of(config).items():
+    words, values = [], values_of(config)
+    for name, value in values.items():
         if name == "config" and value:
-            flags += ["--config", str(run / f"settings{Path(value).suffix}")]
-        elif name == "logs_dir" or (isinstance(value, str) and is_relative_path(name, value)):
-            flags += [f"--{name}", os.path.abspath(ROOT / value)]
-    return flags
+            words += ["--config", str(run / f"settings{Path(value).suffix}")]
+        elif name == "logs_dir" or (isinstance(value, str) and is_relative_path(flag_named(name, values), value)):
+            words += [f"--{name}", os.path.abspath(ROOT / value)]
+    return words
 
 
-def is_relative_path(name: str, value: str) -> bool:
-    if os.path.isabs(value) or value == "last":
-        return False
-    return "PATH" in (all_flags()[name].metavar or "") or (name == "tokenizer" and (ROOT / value).is_dir())
+def is_relative_path(flag: Flag, value: str) -> bool:
+    """Whether the value names a file relative to the checkout; of a flag that also takes a name, one that is there."""
+    kinds = (flag.metavar or "").split("|")
+    return "PATH" in kinds and not os.path.isabs(value) and (kinds == ["PATH"] or (ROOT / value).exists())
 
 
 def make_capsule(request: SubmitRequest, config: RunConfig, write_script: Callable[[Path], str]) -> RunFolder:
     """Create the run's folder with all that is needed to run it, atomically."""
     logs = Path(config.logging.logs_dir)
-    names, skipped = code_files(ROOT, logs)
-    for name in skipped:
-        print(
-            f"not kept with the run: {format_value(name)}, which git does not track and which is large or "
-            "looks like a secret"
-        )
+    code = code_of([config.run.task], logs, request.script)
     staged: list[Path] = []
 
     def add(staging: Path) -> None:
         staged.append(staging)
         run = staging.with_name(staging.name.removeprefix("."))
-        snapshot(ROOT, sorted({*names, request.script}), logs / "code", staging / "code")
+        snapshot(code.files, logs / "code", staging / "code")
         if path := config.run.config:
             shutil.copyfile(ROOT / path, staging / f"settings{Path(path).suffix}")
         write_text(staging / "command.txt", request.typed + "\n")
         write_text(staging / "job_script.slurm", write_script(run))
         state = "submitting" if request.header else "here"
-        write_json(staging / "submission.json", request.record(config, run) | {"state": state})
+        write_json(staging / "submission.json", request.record(config, run) | code.record | {"state": state})
 
     try:
         return RunFolder.create(config, add)
@@ -201,21 +266,16 @@ def make_capsules(
     new_rows = [row for row in rows if row.is_new]
     if not new_rows:
         return
-    names, skipped = code_files(ROOT, logs)
-    for name in skipped:
-        print(
-            f"not kept with the runs: {format_value(name)}, which git does not track and which is large or "
-            "looks like a secret"
-        )
+    code = code_of({row.config.run.task for row in new_rows}, logs)
     text, environment_lines = read_text(ROOT / DEFAULT_SCRIPT, "JOB_SCRIPT"), active_environment(ROOT)
     staging = None
     try:
         record = {"typed": typed, "header": header_name(header), "slurm": header.resources if header else []}
-        tree = shared_tree(names, logs / "code")
-        write_shared_files(sweep_dir, tree, record | {"script": DEFAULT_SCRIPT})
+        tree = shared_tree(code.files, logs / "code")
+        write_shared_files(sweep_dir, tree, record | code.record | {"script": DEFAULT_SCRIPT})
         (logs / "job_scripts").mkdir(exist_ok=True)
         (logs / "runs").mkdir(exist_ok=True)
-        for row in with_progress(new_rows):
+        for row in rows_with_progress(new_rows):
             run = logs / "runs" / new_run_id(row.name)
             staging = run.with_name(f".{run.name}")
             (staging / "checkpoints").mkdir(parents=True)
@@ -239,12 +299,11 @@ def make_capsules(
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def with_progress(rows: Sequence[SweepRow]) -> Iterable[SweepRow]:
-    """The rows with a progress bar, on a terminal and if they are many."""
-    console = Console(stderr=True)
-    return track(
-        rows, "keeping runs", console=console, transient=True, disable=not console.is_terminal or len(rows) < 50
-    )
+def rows_with_progress(rows: Sequence[SweepRow]) -> Iterator[SweepRow]:
+    with progress("keeping runs", "runs", len(rows)) as advance:
+        for row in rows:
+            yield row
+            advance(1)
 
 
 def new_sweep_folder(logs: Path, name: str) -> Path:
@@ -259,13 +318,13 @@ def new_sweep_folder(logs: Path, name: str) -> Path:
     return sweep_dir
 
 
-def shared_tree(names: Sequence[str], store: Path) -> Path:
+def shared_tree(files: Mapping[str, Path], store: Path) -> Path:
     """The snapshot of this code, found by its content, or created."""
     staging = store / f".tree-{os.getpid()}-{secrets.token_hex(3)}"
     try:
-        snapshot(ROOT, list(names), store, staging)
+        snapshot(files, store, staging)
         digest = hashlib.sha256()
-        for name in names:
+        for name in files:
             file = staging / name
             content = os.readlink(file).encode() if file.is_symlink() else file.read_bytes()
             digest.update(repr((name, file.is_symlink(), os.access(file, os.X_OK), len(content))).encode() + content)

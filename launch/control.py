@@ -16,8 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from config.record import without_flags
 from config.settings import all_names
 from core.commands import CommandParser, read_changes
+from core.environment import HEADERS as HEADERS_DIR
 from core.environment import JOB_RUN_DIR, LINEAGE
 from core.errors import UserError
 from core.files import append_row
@@ -25,7 +27,7 @@ from core.text import format_value
 from launch.bad_nodes import node_that_ended
 from launch.queue import unfinished_runs
 from launch.resources import read_resources
-from launch.script import DEFAULT_SCRIPT, HEADERS, ROOT
+from launch.script import DEFAULT_SCRIPT, HEADERS, ROOT, export_run
 from launch.slurm import ACTIVE, NEVER_STARTS, PENDING, SLURM_HELP, Job, SlurmJobs, jobs_of, status_of
 from launch.submission import Submission, check_with_slurm, need_slurm, same_dependency
 from launch.submit import execute, logs_flag, run_in_background
@@ -274,7 +276,7 @@ def is_resumable(run: Run) -> bool:
         script = (run.path / "job_script.slurm").read_text(errors="replace")
     except OSError:
         return False
-    return f"export EBT_JOB_RUN_DIR={shlex.quote(str(run.path.absolute()))}\n" in script
+    return f"{export_run(run.path.absolute())}\n" in script
 
 
 def is_for_slurm(run: Run) -> bool:
@@ -286,8 +288,8 @@ def resume_command(run: Run) -> str:
     """The command that resumes a run: its flags as typed, and the newest checkpoint, which implies the folder."""
     saved = sorted(run.path.absolute().glob("checkpoints/step_*.ckpt"))
     more = ["--resume_training_ckpt", str(saved[-1])] if saved else []
-    door = ["sbatch", "job_scripts/train.slurm"] if run.job_name else ["python", "train_model.py"]
-    return shlex.join([*door, *typed_flags(run), *more]) + ("" if saved else " (from step 0: it saved nothing)")
+    program = ["sbatch", "job_scripts/train.slurm"] if run.job_name else ["python", "train_model.py"]
+    return shlex.join([*program, *typed_flags(run), *more]) + ("" if saved else " (from step 0: it saved nothing)")
 
 
 # -- resubmit --------------------------------------------------------------------------------------------------------
@@ -318,7 +320,7 @@ def resubmit(argv: list[str]) -> int:
         return execute([*header_words(run, options.header), DEFAULT_SCRIPT, *flags, *last])
     environment = with_active_python(dict(os.environ)) | {JOB_RUN_DIR: str(run.path.absolute())}  # whose code it is
     if options.header:
-        environment["EBT_HEADERS"] = str(ROOT / HEADERS)
+        environment[HEADERS_DIR] = str(ROOT / HEADERS)
     if cluster := submit_cluster(run, options.header):
         os.chdir(code)
         words = [sys.executable, "-m", "launch", "submit", script, "--cluster", cluster, *flags, *last]
@@ -411,17 +413,8 @@ def read_setting_changes(words: list[str]) -> dict[str, str]:
 
 def with_changes(words: list[str], changes: dict[str, str]) -> list[str]:
     """The words with these flags replaced, and without flags that would resume the old run."""
-    removed = {"--resume_training_ckpt", "--logs_dir", *(f"--{name}" for name in changes)}
-    for name in changes:
-        if name in all_names():
-            removed |= {*all_names()[name].on, *all_names()[name].off}
-    result, dropping = [], False
-    for word in words:
-        if word.startswith("--") and word != "--":
-            dropping = word.partition("=")[0] in removed
-        if not dropping:
-            result.append(word)
-    return [*result, *(word for name, value in changes.items() for word in change_words(name, value))]
+    remaining = without_flags(words, ("resume_training_ckpt", "logs_dir", *changes))
+    return [*remaining, *(word for name, value in changes.items() for word in change_words(name, value))]
 
 
 def change_words(name: str, value: str) -> list[str]:

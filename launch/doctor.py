@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from core.commands import CommandParser
+from core.environment import SRUN
 from core.errors import UserError
 from core.text import format_value
 from launch.probe import (
@@ -221,12 +222,12 @@ def submit_probe(work_dir: Path, header: Header) -> str:
         "source job_scripts/environment.sh",
     ]
     lines += [*header_commands(header), *active_environment(ROOT)]
-    lines += ["unset SLURM_CPU_BIND SLURM_EXPORT_ENV", f"desk={shlex.quote(str(work_dir))}"]
+    lines += ["unset SLURM_CPU_BIND SLURM_EXPORT_ENV", f"work_dir={shlex.quote(str(work_dir))}"]
     # First, in its own step: what srun inherits without being told.
-    lines += ['srun bash -c \'env -u OMP_NUM_THREADS nproc > "$0/inherited-$SLURM_PROCID"\' "$desk"']
+    lines += ['srun bash -c \'env -u OMP_NUM_THREADS nproc > "$0/inherited-$SLURM_PROCID"\' "$work_dir"']
     lines += ["export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}"]
-    lines += ['srun ${EBT_SRUN:-} "${python:?}" -m launch.probe "$desk" & step=$!']
-    lines += ["until wait $step; ! kill -0 $step 2>/dev/null; do :; done", 'touch "$desk/over"', "sleep 120"]
+    lines += [f'srun ${{{SRUN}:-}} "${{python:?}}" -m launch.probe "$work_dir" & step=$!']
+    lines += ["until wait $step; ! kill -0 $step 2>/dev/null; do :; done", 'touch "$work_dir/over"', "sleep 120"]
     script = work_dir / "doctor.slurm"
     script.write_text(JobScript(options, lines).text)
     return sbatch([str(script)], ROOT)
@@ -277,7 +278,7 @@ def examine(probe_job: ProbeJob) -> tuple[list[Finding], dict[str, Any]]:
     fields, config = probe_job.fields(), slurm_config()
     sent = time.time()
     run_slurm("scancel", "--signal=USR1", probe_job.job, timeout=60)
-    signalled = probe_job.wait("signals reach them", lambda: all(p["told"] for p in probe_job.processes()), 30)
+    signalled = probe_job.wait("signals reach them", lambda: all(p["signalled"] for p in probe_job.processes()), 30)
     processes = probe_job.processes()
     outlived = probe_job.wait("its script outlives them", (probe_job.work_dir / "over").exists, 20)
     partition = scontrol_show("partition", fields.get("Partition", ""))
@@ -310,15 +311,15 @@ def examine(probe_job: ProbeJob) -> tuple[list[Finding], dict[str, Any]]:
 
 def check_signals(processes: list[dict[str, Any]], signalled: bool, sent: float, outlived: bool) -> Finding:
     if not signalled:
-        missed = sum(not process["told"] for process in processes)
-        message = f"{missed} of {len(processes)} processes were not told"
+        missed = sum(not process["signalled"] for process in processes)
+        message = f"{missed} of {len(processes)} processes got no signal"
         return Finding(
             "signals", "fails", message, "runs cannot save ahead of a limit; --checkpoint_every_n_steps does"
         )
     if not outlived:
         advice = "the script cannot queue its job again: submit it with --resume_training_ckpt last"
         return Finding("signals", "fails", "they end the job's script too", advice)
-    late = max(process["told"] - sent for process in processes)
+    late = max(process["signalled"] - sent for process in processes)
     count = "1 process" if len(processes) == 1 else f"all {len(processes)} processes"
     return Finding("signals", "ok", f"reach {count} within {max(0.1, late):.1f} s; the script outlives them")
 

@@ -6,7 +6,6 @@ import resource
 import secrets
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from rich.text import Text
 from config import RunConfig, parse_command_line
 from core.commands import CommandParser
 from core.errors import UserError
+from core.progress import Screen, print_note
 from core.text import format_value
 from launch import random_drill
 from launch.doctor import slurm_header
@@ -239,30 +239,28 @@ def table(verdicts: dict[DrillCase, str | None], runner: DrillRunner) -> Table:
 
 
 class DrillProgress:
-    """A status line on a terminal; elsewhere a line for each change."""
+    """How far the runs are: a line that moves on a terminal; elsewhere a line for each change."""
 
     def __init__(self, total: int) -> None:
         self.total = total
         self.phases: dict[str, str] = {}
         self.began = time.monotonic()
-        self.status = Console(stderr=True).status("starting …") if sys.stderr.isatty() else None
+        self.screen = Screen()
 
     def __enter__(self) -> Callable[[str, str], None]:
-        if self.status:
-            self.status.start()
         return self.report
 
     def __exit__(self, *_: object) -> None:
-        if self.status:
-            self.status.stop()
+        self.screen.clear()
 
     def report(self, name: str, phase: str) -> None:
         if self.phases.get(name) == phase:
             return
         self.phases[name] = phase
-        if self.status is None:
-            print(f"{time.monotonic() - self.began:4.0f} s  {name}: {phase}", file=sys.stderr, flush=True)
+        if not self.screen.is_terminal:
+            print_note(f"{time.monotonic() - self.began:4.0f} s  {name}: {phase}")
             return
         done = sum(phase == "done" for phase in self.phases.values())
         busy = [f"{name}: {phase}" for name, phase in self.phases.items() if phase != "done"]
-        self.status.update(f"{done} of {self.total} done   {'   '.join(busy[:3])}")
+        text = f"{done} of {self.total} done   {'   '.join(busy[:3])}"
+        self.screen.draw(text[: shutil.get_terminal_size().columns - 1])

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.environment import NOTIFY, clean_environment
+from core.environment import DRILL, JOB_RUN_DIR, NOTIFY, clean_environment
 from core.errors import UserError
 from launch.job import prepare
 from launch.script import (
@@ -42,8 +42,8 @@ JOB_MINUTES = 15  # time limit of a job
 RESUME_COMMAND = re.compile(r":\s+python (train_model\.py .*)")
 Report = Callable[[str, str], None]
 ROW_KINDS = {"train_loss": "step", "valid_loss": "the validation of step", "test_loss": "the test after step"}
-# Values whose names contain one of these have to be equal.
-COMPARED = ("loss", "norm", "energy", "accuracy", "learning_rate", "step_size")
+# Columns about the machine; all others have to be equal.
+MACHINE_COLUMNS = ("time", "seconds", "attempt", "loader_wait_share")
 Trace = dict[tuple[str, int, float], dict[str, Any]]
 
 
@@ -51,7 +51,7 @@ Trace = dict[tuple[str, int, float], dict[str, Any]]
 class DrillCase:
     """One way to interrupt a run.
 
-    fault: what the training process is made to do (EBT_DRILL). action: what is done to it then: a signal's name,
+    fault: what the training process is made to do. action: what is done to it then: a signal's name,
     requeue, cancel, or nothing if the fault ends it. causes: accepted beginnings of the cause in attempts.jsonl. lost:
     steps that it may cost. restarted_by: the job itself, a person, or nobody. flags: of this run alone. status: the
     exit status of its process without Slurm.
@@ -162,7 +162,7 @@ class LocalRunner(DrillRunner):
 
 def start_attempt(command: list[str], folder: Path | None, fault: str, log: Path) -> subprocess.Popen[bytes]:
     """Start a process in its own group. folder: the run's, which a job passes on."""
-    environment = clean_environment() | {"EBT_DRILL": fault} | ({"EBT_JOB_RUN_DIR": str(folder)} if folder else {})
+    environment = clean_environment() | {DRILL: fault} | ({JOB_RUN_DIR: str(folder)} if folder else {})
     environment.pop(NOTIFY, None)  # a drill sends no notifications
     with open(log, "ab") as output:
         return subprocess.Popen(
@@ -253,7 +253,7 @@ def try_slurm(*words: str) -> bool:
 def submit_job(script: Path, words: list[str], logs: Path, log: Path, fault: str) -> str:
     """Create the logs folder and submit the job; its number."""
     logs.mkdir()
-    environment = clean_environment() | {"EBT_DRILL": fault}
+    environment = clean_environment() | {DRILL: fault}
     environment.pop(NOTIFY, None)  # a drill sends no notifications
     return sbatch([f"--output={quote_for_slurm(str(log))}", str(script), *words], ROOT, environment)
 
@@ -284,25 +284,26 @@ def drill_script(header: Header) -> str:
     return JobScript(options, [*body[:place], *commands, *body[place:]]).text
 
 
-# -- comparison: every step once, and every loss the same to the last bit --------------------------------------------
+# -- comparison: every step once, and every value the same to the last bit -------------------------------------------
 
 
 def rows_by_place(rows: Iterable[dict[str, Any]]) -> tuple[Trace, str | None]:
     """The compared values by kind of row and step, and a message about the first repeated row."""
-    rows_found: Trace = {}
+    trace: Trace = {}
     seen: Counter[tuple[str, int, float]] = Counter()
     for row in rows:
         for name, kind in ROW_KINDS.items():
             if name in row and isinstance(row.get("step"), int):
-                place = (
-                    kind,
-                    row["step"],
-                    row.get("valid_targets") or 0,
-                )  # tells validation on a sample from that on the whole split
+                # the last one tells validation on a sample from that on the whole split
+                place = (kind, row["step"], row.get("valid_targets") or 0)
                 seen[place] += 1
-                rows_found[place] = {key: value for key, value in row.items() if any(word in key for word in COMPARED)}
+                trace[place] = {name: value for name, value in row.items() if is_compared(name)}
     twice = next((f"{kind} {step} stands there twice" for (kind, step, _), count in seen.items() if count > 1), None)
-    return rows_found, twice
+    return trace, twice
+
+
+def is_compared(column: str) -> bool:
+    return column not in MACHINE_COLUMNS and not column.endswith("_per_second")
 
 
 def first_difference(

@@ -11,6 +11,7 @@ from typing import Any
 
 from core.commands import CommandParser
 from core.errors import UserError
+from core.text import format_time
 from launch.slurm import ACTIVE, jobs_of, status_of
 from runs.process import ATTEMPT_MARK, strip_control_codes
 from runs.run import Run, find_run, seconds_of
@@ -159,7 +160,7 @@ def segments_of(log: RunLog, run: Run, segments: list[LogSegment], number: int) 
 
 def segment_title(log: RunLog, run: Run, segment: LogSegment) -> str:
     """The line above a segment."""
-    words = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(segment.began))] if segment.began else []
+    words = [format_time(segment.began)] if segment.began else []
     if segment.job:
         words.append(f"job {segment.job}")
     if attempts := log.attempts_in(run, segment):

@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from core.cpus import asked_cpus, bound_cpus, own_cpus
+from core.environment import PYTHON, SRUN
 from core.files import write_json
+from core.text import format_bytes
 from runs.lock import Lock
 
 MIN_FREE_BYTES = 5e9  # below this, a warning
@@ -64,7 +66,7 @@ def machine_facts() -> dict[str, Any]:
         "open_files": [size if size != resource.RLIM_INFINITY else 2**31 for size in (soft, hard)],
         "address": own_address(),
         "interfaces": interfaces(),
-        "chosen": {name: os.environ[name] for name in INTERFACE_VARIABLES if name in os.environ},
+        "interface_variables": {name: os.environ[name] for name in INTERFACE_VARIABLES if name in os.environ},
         "port": requested_port(),
     }
 
@@ -110,7 +112,7 @@ def check_memory_and_files(machines: Sequence[dict[str, Any]]) -> list[Finding]:
         Finding(
             "shared memory",
             "ok" if least["shared"] >= MIN_SHARED_BYTES else "look",
-            f"{least['shared'] / 1e9:,.1f} GB free in {SHARED_MEMORY} of {least['host']}",
+            f"{format_bytes(least['shared'])} free in {SHARED_MEMORY} of {least['host']}",
             batches,
         ),
         Finding(
@@ -130,7 +132,7 @@ def check_space(name: str, folder: Path) -> Finding:
         return Finding(name, "look", f"{folder} cannot be seen ({error.strerror})", "set HOME to a folder of yours")
     free, inodes = disk.f_bavail * disk.f_frsize, disk.f_favail
     count = f", {inodes:,} more files" if disk.f_files else ""  # some file systems do not count them
-    message = f"{free / 1e9:,.0f} GB{count} free"
+    message = f"{format_bytes(free)}{count} free"
     low = free < MIN_FREE_BYTES or (disk.f_files > 0 and inodes < MIN_INODES)
     for used, most, unit in quotas(folder):
         message += f"; quota: {used:,} of {most:,} {unit}"
@@ -178,7 +180,7 @@ def check_network(machines: Sequence[dict[str, Any]]) -> Finding:
     first = machines[0]
     nodes = len({machine["node"] for machine in machines})
     names = [name for name, address in first["interfaces"].items() if address == first["address"]]
-    variables = ", ".join(f"{name}={value}" for name, value in first["chosen"].items())
+    variables = ", ".join(f"{name}={value}" for name, value in first["interface_variables"].items())
     interface = variables or f"{first['host']} is {first['address'] or 'no known name'}" + "".join(
         f" ({n})" for n in names[:1]
     )
@@ -236,14 +238,14 @@ def process_facts(folder: Path, rank: str) -> dict[str, Any]:
     return machine_facts() | {
         "node": os.environ.get("SLURMD_NODENAME"),
         "python": sys.prefix,
-        "words": " ".join(os.environ.get(name, "") for name in ("EBT_SRUN", "EBT_PYTHON")).strip(),
+        "words": " ".join(os.environ.get(name, "") for name in (SRUN, PYTHON)).strip(),
         "cores": bound_cpus(),
         "asked": asked_cpus() or 1,
         "own": own_cpus(),
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "is_locked": is_locked(folder / "lock"),
         "renames": renames(folder, f"process-{rank}"),
-        "told": None,
+        "signalled": None,
     }
 
 
@@ -302,7 +304,7 @@ def main(folder: Path) -> int:
     deadline = time.monotonic() + SIGNAL_TIMEOUT_SECONDS
     while not received and time.monotonic() < deadline:
         time.sleep(0.05)
-    write_json(folder / f"process-{rank}.json", facts | {"told": received[0] if received else None})
+    write_json(folder / f"process-{rank}.json", facts | {"signalled": received[0] if received else None})
     return 0 if received else 1
 
 

@@ -30,10 +30,9 @@ from core.commands import CommandParser
 from core.environment import clean_environment
 from core.errors import UserError
 from core.files import write_json
-from core.text import format_value
+from core.text import format_short_duration, format_value, plural
 from launch.capsule import make_capsule
 from launch.script import DEFAULT_SCRIPT, ROOT
-from launch.slurm import duration
 from launch.submit import SubmitRequest, validate
 from runs.lock import Lock, as_record, is_alive
 from runs.process import EXIT_RESUMABLE
@@ -140,7 +139,7 @@ def add_commands(logs: Path, commands: Sequence[tuple[int, list[str]]], place: s
             entry = {"words": ["bash", str(run / "job_script.slurm")], "title": run.name, "run": str(run)}
         entries.append(entry)
     add(logs, entries)
-    print(f"{len(entries)} {'job is' if len(entries) == 1 else 'jobs are'} in the queue")
+    print(f"{are_jobs(len(entries))} in the queue")
 
 
 def check_command(words: list[str]) -> tuple[list[str], SubmitRequest | None]:
@@ -156,6 +155,10 @@ def check_command(words: list[str]) -> tuple[list[str], SubmitRequest | None]:
     request = SubmitRequest(["python", *words[1:]], None, DEFAULT_SCRIPT, words[2:], False)
     validate(request)
     return words, request
+
+
+def are_jobs(count: int) -> str:
+    return f"{plural(count, 'job')} {'is' if count == 1 else 'are'}"
 
 
 def add_runs(logs: Path, runs: Sequence[Path], evaluate: bool) -> int:
@@ -240,7 +243,9 @@ def show_jobs(logs: Path) -> None:
         table.add_column(heading, justify="right" if heading in ("job", "took") else "left", overflow="fold")
     for job in jobs:
         begun, ended = job.record.get("start"), job.record.get("end")
-        took = duration((ended or time.time()) - begun) if begun and (ended or job.state == "running") else ""
+        took = (
+            format_short_duration((ended or time.time()) - begun) if begun and (ended or job.state == "running") else ""
+        )
         error = f": {job.record['error']}" if job.record.get("error") else ""
         log = os.path.relpath(job.log) if job.log.exists() else ""
         table.add_row(

@@ -240,25 +240,25 @@ class JobStates:
     def __init__(self) -> None:
         self.jobs: dict[str, str] = {}
         self.lock = threading.Lock()
-        self.asked = 0.0
+        self.read_at = 0.0
         self.answer: dict[str, tuple[str, str]] = {}
 
     def state(self, job: str) -> tuple[str, str]:
         """State and start of a job."""
         with self.lock:
-            if time.monotonic() - self.asked > 1:
+            if time.monotonic() - self.read_at > 1:
                 self.answer = job_states(self.jobs.values()) or self.answer
-                self.asked = time.monotonic()
+                self.read_at = time.monotonic()
             return self.answer.get(job, ("", ""))
 
     def add(self, name: str, job: str) -> None:
         with self.lock:
             self.jobs[name] = job
-            self.asked = 0.0
+            self.read_at = 0.0
 
     def clear(self) -> None:
         with self.lock:
-            self.answer, self.asked = {}, 0.0
+            self.answer, self.read_at = {}, 0.0
 
 
 class SlurmInterruptedRun(InterruptedRun):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from config.flags import SettingsError
 from config.settings import Trainer
 from core.errors import UserError
-from core.text import format_value
+from core.text import format_value, plural
 from launch.script import LONG_NAMES, option_line
 from runs.slurm import run_slurm, slurm_config
 
@@ -76,9 +76,9 @@ def problem_of(name: str, typed: str, equals: str, value: str) -> str:
         return f"{RESERVED[name]}; leave it out"
     if name not in KINDS:
         near = [SYNONYMS[name]] if name in SYNONYMS else difflib.get_close_matches(name, [*KINDS, *RESERVED], 1)
-        meant = LONG_NAMES[f"-{typed}"].removeprefix("--") if f"-{typed}" in LONG_NAMES else near[0] if near else ""
+        long_name = LONG_NAMES.get(f"-{typed}", near[0] if near else "").removeprefix("--")
         return f"sbatch has no --{format_value(typed)}; " + (
-            f"did you mean {meant}?" if meant else "sbatch --help lists all"
+            f"did you mean {long_name}?" if long_name else "sbatch --help lists all"
         )
     if KINDS[name] is SWITCHES and equals:
         return f"{name} has no value; write --slurm {name}"
@@ -172,8 +172,8 @@ def check_gpus(requested: dict[str, str], each: int, nodes: int, may_idle: bool)
     if on_node and (each > on_node or (each < on_node and not may_idle)):
         flag = ", or say --allow_idle_gpus" if on_node > each else ""
         raise UserError(
-            f"it asks for {gpus(on_node)} and {processes(each)} on each node, and a process trains on one GPU: write "
-            f"--ntasks-per-node={on_node}{flag}."
+            f"it asks for {plural(on_node, 'GPU')} and {processes(each)} on each node, and each trains on one GPU: "
+            f"write --ntasks-per-node={on_node}{flag}."
         )
 
 
@@ -194,12 +194,8 @@ def count_gpus(text: str | None) -> int | None:
     return total
 
 
-def gpus(count: int) -> str:
-    return f"{count} GPU" if count == 1 else f"{count} GPUs"
-
-
 def processes(count: int) -> str:
-    return f"{count} process" if count == 1 else f"{count} processes"
+    return plural(count, "process", "processes")
 
 
 # -- job limits of a user: read only where the cluster enforces them; what is unknown is no limit --------------------

@@ -11,6 +11,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from core.environment import CALLED_WITH, JOB_RUN_DIR, PYTHON, STEP_OF
+from core.environment import HEADERS as HEADERS_DIR
 from core.errors import UserError
 from core.text import format_value
 
@@ -32,13 +34,13 @@ CONFLICTING = (
 DEFAULT_SCRIPT = "job_scripts/train.slurm"  # of a run without a script of its own
 ROOT = Path(__file__).resolve().parent.parent
 FAKED_COMMANDS = ("python", "python3", "srun", "torchrun", "sbatch")
-FAKE_PYTHON = """\
+FAKE_PYTHON = f"""\
 #!/bin/bash
-printf '%s\\0' "$$" "${0##*/}" "$@" > "$EBT_CALLED_WITH"
-[[ ${0##*/} == python* && ${1##*/} == train_model.py ]] || exit 97
+printf '%s\\0' "$$" "${{0##*/}}" "$@" > "${CALLED_WITH}"
+[[ ${{0##*/}} == python* && ${{1##*/}} == train_model.py ]] || exit 97
 """
 # As in a process of a job.
-JOB_VARIABLES = dict.fromkeys(("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "EBT_STEP_OF"), "0")
+JOB_VARIABLES = dict.fromkeys(("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", STEP_OF), "0")
 SCRIPT_TIMEOUT_SECONDS = 30
 # What `conda activate` also does: packages set what they need in these files, which may read unset variables.
 CONDA_ACTIVATE = (
@@ -71,8 +73,8 @@ class Header:
 
 
 def read_header(root: Path, name: str) -> Header:
-    """The header of this name in `root`, or in EBT_HEADERS: an old snapshot uses the headers of the checkout."""
-    folder = Path(os.environ.get("EBT_HEADERS") or root / HEADERS)
+    """The header of this name in `root`, or where the environment says: an old snapshot uses those of the checkout."""
+    folder = Path(os.environ.get(HEADERS_DIR) or root / HEADERS)
     names = sorted(file.stem for file in folder.glob("*.slurm"))
     if name not in names or not re.fullmatch(r"[\w.-]+", name):
         raise UserError(f"HEADER is {name!r}: choose {', '.join(names)}, or add {HEADERS}/NAME.slurm.")
@@ -167,10 +169,10 @@ def job_script(
         log = f'--output="{quote_for_slurm(str(run))}/slurm-%j.log"'
         options = [sbatch_options(*DEFAULT_OPTIONS), (f"# {format_value(script)}:", sbatch_lines(text)), *header.lines]
         options += [sbatch_options(f"--job-name={run.name}", log)]
-    lines = ["set -uo pipefail", f"export EBT_JOB_RUN_DIR={shlex.quote(str(run))}"]
+    lines = ["set -uo pipefail", export_run(run)]
     lines += [
         "export PYTHONDONTWRITEBYTECODE=1 # the snapshot stays as it is",
-        'cd -- "$EBT_JOB_RUN_DIR/code" || exit',
+        f'cd -- "${JOB_RUN_DIR}/code" || exit',
         *("# shellcheck source=/dev/null", "source job_scripts/environment.sh"),
         *("# shellcheck source=/dev/null", "source job_scripts/under_slurm.sh"),
     ]
@@ -180,12 +182,17 @@ def job_script(
     ]
     lines += [
         *environment,
-        '[[ -z "${SLURM_JOB_ID:-}" ]] || "${python:?}" -m launch begin "$EBT_JOB_RUN_DIR" || leave $?',
+        f'[[ -z "${{SLURM_JOB_ID:-}}" ]] || "${{python:?}}" -m launch begin "${JOB_RUN_DIR}" || leave $?',
         " ".join(["under_slurm", "bash", shlex.quote(script), *map(shlex.quote, flags)]),
         f"# {format_value(script)}:",
         *(f"#| {line}".rstrip() for line in shown_lines),
     ]
     return JobScript(options, lines, title).text
+
+
+def export_run(run: Path) -> str:
+    """The line by which a job script gives its run's folder to the processes, and that a resumable one has."""
+    return f"export {JOB_RUN_DIR}={shlex.quote(str(run))}"
 
 
 def header_commands(header: Header) -> list[str]:
@@ -231,8 +238,8 @@ def flags_passed_by(script: Path, flags: list[str], environment: dict[str, str],
             fake.chmod(0o755)
         output = Path(folder) / "heard"
         path = f"{folder}:{environment.get('PATH', '')}"
-        own_environment = environment | {"EBT_CALLED_WITH": str(output), "PATH": path}
-        own_environment |= {"VIRTUAL_ENV": folder, "EBT_PYTHON": ""} | (JOB_VARIABLES if in_a_job else {})
+        own_environment = environment | {CALLED_WITH: str(output), "PATH": path}
+        own_environment |= {"VIRTUAL_ENV": folder, PYTHON: ""} | (JOB_VARIABLES if in_a_job else {})
         process = subprocess.Popen(
             ["bash", str(script), *flags],
             env=own_environment,

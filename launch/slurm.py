@@ -16,11 +16,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from core.errors import UserError
-from core.text import format_value
+from core.text import format_short_duration, format_value
 from launch.resources import read_resources
 from launch.script import DEFAULT_SCRIPT, ROOT, Header, read_header
 from runs.attempts import KILLED, REFUSED
-from runs.run import START_UP, Run, seconds_of
+from runs.run import START_UP, Run, State, seconds_of
+from runs.run import STATES as RUN_STATES
 from runs.slurm import run_slurm, slurm_config
 
 TIMEOUT_SECONDS = 5.0  # short, because a table should not wait for a controller that is down
@@ -46,11 +47,14 @@ CAUSE_STATES = ("interrupted", "failed", "killed")
 END_CONDITIONS = {"finished": "is finished", "failed": "has failed"}  # what --if asks for, in words
 SUSPENDED = ("SUSPENDED", "STOPPED")
 ACTIVE = ("running", "silent", "starting", "suspended", "waiting", "queued again", "held")
-STATES = (
-    *ACTIVE,
-    *("prepared", "lost", "not submitted", "interrupted", "killed", "failed", "diverged", "out of memory"),
-    *("stopped", "cancelled", "finished"),
-)
+JOB_STATES = {  # of runs whose job Slurm knows more of than their folder
+    "starting": State(over=False, good=True, resumable=False, colour="green"),
+    "suspended": State(over=False, good=True, resumable=False, colour="yellow"),
+    "queued again": State(over=False, good=True, resumable=False, colour="yellow"),
+    "held": State(over=False, good=True, resumable=False, colour="yellow"),
+    "lost": State(over=True, good=False, resumable=True, colour="red"),
+}
+STATES = RUN_STATES | JOB_STATES
 CLUSTERS = ("auto", "slurm", "local", "debug")
 SLURM_HELP = "an option of sbatch that wins over the header: nodes=2, time=4:00:00, exclusive; may be repeated"
 CONFIG_TIMEOUT_SECONDS = 30.0
@@ -197,7 +201,9 @@ def status_of(run: Run, jobs: SlurmJobs, state: str = "") -> RunStatus:
     if job.state in COMPLETING or (ended_at is not None and seconds_of(ended_at) >= start_time(job)):
         return RunStatus(state, detail_of(run, state), nodes)
     quiet = time.time() - max(start_time(job), run.last_line)
-    return RunStatus(*("silent", f"for {duration(quiet)}") if quiet > START_UP else ("starting", ""), nodes)
+    return RunStatus(
+        *("silent", f"for {format_short_duration(quiet)}") if quiet > START_UP else ("starting", ""), nodes
+    )
 
 
 def pending_reason(run: Run, job: Job) -> str:
@@ -219,7 +225,7 @@ def waits_until(run: Run) -> str:
 def detail_of(run: Run, state: str) -> str:
     """Details of a state: how long a run is silent, or what an attempt recorded about its end."""
     if state == "silent":
-        return f"for {duration(run.seconds_since_heartbeat)}"
+        return f"for {format_short_duration(run.seconds_since_heartbeat)}"
     if state == "waiting":
         return waits_until(run)
     cause = str(run.attempts[-1].get("cause", "")) if run.attempts else ""
@@ -236,18 +242,6 @@ def start_time(job: Job) -> float:
         return datetime.strptime(job.start, "%Y-%m-%dT%H:%M:%S").timestamp()
     except ValueError:
         return 0.0
-
-
-def duration(seconds: float) -> str:
-    """Two units at most: 12s, 3m 20s, 4h 05m, 2d 03h."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02}s"
-    if whole < 86400:
-        return f"{whole // 3600}h {whole % 3600 // 60:02}m"
-    return f"{whole // 86400}d {whole % 86400 // 3600:02}h"
 
 
 # -- the cluster -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from rich.live import Live
 from rich.text import Text
 
 from core.commands import CommandParser
-from core.text import format_value, shortened
+from core.text import format_compact, format_short_duration, format_short_time, format_value, shortened
 from launch.bad_nodes import BadNode, bad_node
-from launch.slurm import ACTIVE, STATES, RunStatus, SlurmJobs, duration, jobs_of, status_of
+from launch.slurm import ACTIVE, STATES, RunStatus, SlurmJobs, jobs_of, status_of
 from runs.metrics import number_or
 from runs.run import Run, all_runs, find_run
 
@@ -32,12 +31,7 @@ SLURM_INTERVAL = 30.0  # seconds between two calls of squeue: sites forbid more
 FINAL_STATES = ("finished", "stopped", "cancelled", "diverged", "failed", "out of memory", "not submitted")
 WATCH_HELP = f"look again and again [{WATCH_INTERVAL:g}]; Slurm is asked every {SLURM_INTERVAL:g} at the most"
 MIN_HEADING = 8  # characters that a shortened heading keeps
-NUMBERS = ("step", "loss", "rate", "left", "tries")
-COLOURS = {
-    **dict.fromkeys(("running", "starting"), "green"),
-    **dict.fromkeys(("silent", "lost", "killed", "failed", "diverged", "out of memory", "not submitted"), "red"),
-    **dict.fromkeys(("waiting", "queued again", "held", "suspended", "interrupted"), "yellow"),
-}
+TEXTS = ("run", "job", "state", "starts", "node")  # columns that are aligned to the left, as those of swept flags
 
 
 @dataclass(frozen=True)
@@ -65,9 +59,7 @@ class Row:
             "expected_start": self.status.expected or None,
             "step": now.get("step"),
             "total_steps": now.get("total_steps"),
-            "train_loss": now.get("train_loss"),
-            "valid_loss": now.get("valid_loss"),
-            "tokens_per_second": now.get("tokens_per_second"),
+            **{column: now.get(column) for column in run_columns(run)},
             "seconds_left": left,
             "attempts": len(run.attempts),
         }
@@ -206,83 +198,79 @@ def table(rows: Sequence[Row], width: int) -> Text:
     One Text and not a rich Table, which takes a millisecond a row.
     """
     swept = list(dict.fromkeys(name for row in rows for name in row.run.swept))
-    cells = [cells_of(row, swept) for row in rows]
-    names = [name for name in cells[0] if name in ("run", "state", "step") or any(row[name] for row in cells)]
-    widths = {name: max(len(name), *(cell_len(row[name]) for row in cells)) for name in names}
-    # Shortened in this order if necessary; of swept flags only the headings, as their values matter most.
-    headings = [(name, max(MIN_HEADING, *(cell_len(row[name]) for row in cells))) for name in swept]
+    labels = list(dict.fromkeys(row.run.task.label for row in rows))
+    units = list(dict.fromkeys(f"{row.run.task.unit}/s" for row in rows))
+    order = [*("run", *swept, "job", "state", "starts", "node", "step"), *labels, *units, "left", "tries"]
+    cells = [cells_of(row) for row in rows]
+    names = [name for name in order if name in ("run", "state", "step") or any(row.get(name) for row in cells)]
+    widths = {name: max(len(name), *(cell_len(row.get(name, "")) for row in cells)) for name in names}
+    # Shortened in this order if necessary; of swept flags and measures only the headings, as their values matter most.
+    headings = [(name, max(MIN_HEADING, *(cell_len(row.get(name, "")) for row in cells))) for name in [*swept, *labels]]
     for name, least in (("run", 16), ("state", 12), *headings, ("node", 5), ("run", 9)):
         over = sum(widths.values()) + len(names) - 1 - width
         if name in widths and over > 0:
             widths[name] = max(min(least, widths[name]), widths[name] - over)
-    lines = [Text(" ".join(align(name, name, widths) for name in names).rstrip(), style="bold")]
+    left = (*TEXTS, *swept)
+    lines = [Text(" ".join(align(name, name, widths, left) for name in names).rstrip(), style="bold")]
     for row, texts in zip(rows, cells, strict=True):
-        line = Text(" ".join(align(name, texts[name], widths) for name in names).rstrip())
-        if (colour := COLOURS.get(row.status.state)) and "state" in names:
+        line = Text(" ".join(align(name, texts.get(name, ""), widths, left) for name in names).rstrip())
+        if (state := STATES.get(row.status.state)) and state.colour:
             first = sum(widths[name] + 1 for name in names[: names.index("state")])
-            line.stylize(colour, first, first + widths["state"])
+            line.stylize(state.colour, first, first + widths["state"])
         lines.append(line)
     return Text("\n", no_wrap=True, overflow="crop").join(lines)
 
 
-def align(name: str, text: str, widths: dict[str, int]) -> str:
-    """A cell, padded or shortened to the width of column `name`."""
+def align(name: str, text: str, widths: dict[str, int], left: Sequence[str]) -> str:
+    """A cell, padded or shortened to the width of column `name`. left: columns that are aligned to the left."""
     if cell_len(text) > widths[name]:
         text = shortened(text, widths[name], 6 if name == "run" else MIN_HEADING // 2 if text == name else 0)
     room = " " * (widths[name] - cell_len(text))
-    return room + text if name in NUMBERS else text + room
+    return text + room if name in left else room + text
 
 
-def cells_of(row: Row, swept: Sequence[str]) -> dict[str, str]:
-    values = row.values()
-    rate, left, loss = values["tokens_per_second"], values["seconds_left"], values["train_loss"]
-    quick = rate if row.status.state in ("running", "silent") else None
+def cells_of(row: Row) -> dict[str, str]:
+    """The texts of a row by column: what its run is judged by, and its speed, as its task names them."""
+    values, task = row.values(), row.run.task
+    trained, headline, speed = (values[column] for column in run_columns(row.run))
+    measured, left = headline if trained is None else trained, values["seconds_left"]
+    quick = speed if row.status.state in ("running", "silent") else None
     return {
         "run": format_value(values["run"]),
-        **{name: format_value(row.run.swept[name]) if name in row.run.swept else "" for name in swept},
+        **{name: format_value(value) for name, value in row.run.swept.items()},
         "job": format_value(values["job"]) if values["job"] else "",
         "state": format_value(str(row.status)),
-        "starts": short_time(row.status.expected),
+        "starts": format_short_time(row.status.expected),
         "node": format_value(values["node"]) if values["node"] else "",
         "step": steps(values["step"], values["total_steps"]),
-        "loss": f"{loss:.3f}" if isinstance(loss, float | int) else "",
-        "rate": f"{compact(quick)}/s" if isinstance(quick, float | int) else "",
-        "left": duration(left) if isinstance(left, float | int) else "",
+        task.label: f"{measured:.3f}" if isinstance(measured, float | int) else "",
+        f"{task.unit}/s": format_compact(quick) if isinstance(quick, float | int) else "",
+        "left": format_short_duration(left) if isinstance(left, float | int) else "",
         "tries": str(values["attempts"] or ""),
     }
 
 
-def short_time(text: str) -> str:
-    """A time of Slurm in short: 14:05, Thu 14:05, 2026-11-30."""
-    if not text:
-        return ""
-    then = datetime.fromisoformat(text)
-    days = (then.date() - datetime.now().date()).days
-    return then.strftime("%H:%M" if days < 1 else "%a %H:%M" if days < 7 else "%Y-%m-%d")
+def run_columns(run: Run) -> tuple[str, str, str]:
+    """The columns of metrics that a table of runs shows: the task's headline in training and validation, the speed."""
+    task = run.task
+    return task.headline_on("train"), task.headline, f"{task.unit}_per_second"
 
 
 def steps(step: Any, total: Any) -> str:
     if not isinstance(step, int):
         return ""
-    return f"{compact(step)}/{compact(total)}" if isinstance(total, int) and total > 0 else compact(step)
-
-
-def compact(value: float) -> str:
-    """At most five characters: 9999, 12.3k, 1.25M."""
-    if value < 10_000:
-        return f"{value:.0f}"
-    for unit in "kMGT":
-        value /= 1000
-        if value < 1000:
-            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}{unit}"
-    return f"{value:.0f}T"
+    return (
+        f"{format_compact(step)}/{format_compact(total)}"
+        if isinstance(total, int) and total > 0
+        else format_compact(step)
+    )
 
 
 def progress(run: Run) -> dict[str, Any]:
-    """Step, losses, rate and time left, from the heartbeat or else from the last rows of metrics."""
-    values = dict(run.heartbeat)
-    for row in [] if "train_loss" in values else run.last_metrics():
-        values |= {name: row[name] for name in ("step", "train_loss", "valid_loss", "tokens_per_second") if name in row}
+    """Step, headline, speed and time left, from the heartbeat or else from the last rows of metrics."""
+    values, columns = dict(run.heartbeat), run_columns(run)
+    for row in [] if any(column in values for column in columns) else run.last_metrics():
+        values |= {name: row[name] for name in ("step", *columns) if name in row}
     if run.attempts and isinstance(last := run.attempts[-1].get("last_step"), int):
         values["step"] = last
     if "total_steps" not in values and (total := number_or(run.settings.get("max_steps"), 0)) > 0:

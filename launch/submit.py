@@ -141,9 +141,9 @@ class SubmitRequest:
         """For submission.json: what was typed, and the flags that `resubmit` gives to a run of the same snapshot."""
         header = Path(self.header.name).stem if self.header else None
         flags = self.flags + absolute_paths(config, run)
-        asked: dict[str, Any] = {"header": header, "slurm": self.header.resources if self.header else []}
-        asked |= {"after": self.dependency.record} if self.dependency else {}
-        return {"typed": self.words, **asked, "script": self.script, "flags": flags}
+        requested: dict[str, Any] = {"header": header, "slurm": self.header.resources if self.header else []}
+        requested |= {"after": self.dependency.record} if self.dependency else {}
+        return {"typed": self.words, **requested, "script": self.script, "flags": flags}
 
 
 def take_option(name: str, words: list[str]) -> tuple[list[str], list[str]]:

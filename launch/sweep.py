@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import chdir
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,12 +22,13 @@ from rich.table import Table
 from rich.text import Text
 
 from config import RunConfig, SettingsError, parse_command_line
-from config.record import values_of
-from config.settings import all_flags
+from config.record import flag_named, identity, twin_values, values_of
+from config.settings import SELECTORS, choose_flags, task_flags
+from config.task import TaskFacts, find_task
 from core.commands import CommandParser
 from core.errors import UserError
 from core.files import write_text
-from core.text import format_value
+from core.text import format_value, plural
 from launch import queue
 from launch.capsule import is_relative_path, make_capsules, new_sweep_folder, write_or_link
 from launch.job import read_record
@@ -47,7 +48,7 @@ from launch.script import (
     sbatch_lines,
     sbatch_options,
 )
-from launch.slurm import ACTIVE, SLURM_HELP, choose_cluster, header_for, jobs_of, largest_array, status_of
+from launch.slurm import ACTIVE, SLURM_HELP, STATES, choose_cluster, header_for, jobs_of, largest_array, status_of
 from launch.submission import Submission, check_with_slurm
 from launch.submit import DRY_RUN_ID, logs_flag, print_start
 from launch.sweep_file import Row, SweepFile, flag_words, group_by_row, read_sweep
@@ -58,16 +59,8 @@ TABLE_WIDTH = 140  # of the table if the terminal's width is not known
 PURPOSE = """\
 Submit many runs from a YAML file (base, grid, rows) or a CSV file (a column a flag). Every row is checked first.
 Rows with the settings of a run that is finished or under way are left alone, so the same file can be applied again."""
-BASELINE = "baseline_transformer"
-TWIN_SUFFIX = "-transformer++"
 MAX_NAME_LENGTH = 60  # characters that a run's folder takes of its name
-# Flags of where a run is stored and shown, which do not change what it computes.
-NOT_IDENTITY = (
-    *("run_name", "logs_dir", "config", "resume_training_ckpt", "console_log_filename", "notify"),
-    *("no_wandb", "wandb_offline", "wandb_entity", "wandb_project", "wandb_tags"),
-)
 QUEUED = "in the queue"
-RESUMABLE = ("waiting", "lost", "interrupted", "killed", "stopped", "cancelled", "not submitted", "prepared")
 ARRAY_SCRIPT = "array.slurm"
 
 
@@ -85,7 +78,7 @@ def sweep(argv: list[str]) -> int:
         default="auto",
         help="slurm: as arrays; local: one after another on this machine; auto: slurm, else local",
     )
-    parser.add_argument("--with_twin", action="store_true", help="a Transformer++ beside every EBT")
+    parser.add_argument("--with_twin", action="store_true", help="beside every run the baseline of its task")
     parser.add_argument("--evaluate", action="store_true", help="python -m inference evaluate after each run")
     options = parser.parse_args(argv)
     if options.max_parallel is not None and options.max_parallel < 1:
@@ -110,7 +103,7 @@ def sweep(argv: list[str]) -> int:
     runs = [row.run for row in submitted if row.run is not None]
     if header is None:
         count = queue.add_runs(logs, runs, options.evaluate)
-        print(f"{count} jobs are in the queue of this machine")
+        print(f"{queue.are_jobs(count)} in the queue of this machine")
         queue.start(logs)
         print(f"follow  python -m launch queue status{logs_flag(logs)}")
         return 0
@@ -139,9 +132,7 @@ def show_rows(rows: Sequence[SweepRow]) -> None:
         print(f" …  and {len(rows) - MAX_ROWS_SHOWN // 2} rows more")
     kinds = Counter("repeated" if row.action.startswith("as row") else row.action.partition(":")[0] for row in rows)
     parts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    print(
-        f"{len(rows)} {'row' if len(rows) == 1 else 'rows'}: {parts}; {sum(row.is_submitted for row in rows)} to submit"
-    )
+    print(f"{plural(len(rows), 'row')}: {parts}; {sum(row.is_submitted for row in rows)} to submit")
 
 
 def colour(row: SweepRow) -> str:
@@ -194,28 +185,44 @@ def plan_rows(sweep: SweepFile, logs: Path) -> list[SweepRow]:
 
 
 def twins(rows: Iterable[Row]) -> list[Row]:
-    """Each EBT as a Transformer++: the same flags without those that only an energy uses."""
-    return [
-        {
-            name: value
-            for name, value in row.items()
-            if BASELINE in all_flags()[name].needs.get("model_name", (BASELINE,))
-        }
-        | {"model_name": BASELINE}
-        for row in rows
-        if row.get("model_name", "ebt") == "ebt"
-    ]
+    """The baseline of each row by its task: the same flags without those that only its own model uses."""
+    return [twin_values(task, row) for row in rows if not is_twin(row, task := task_with_twin(row))]
+
+
+def task_of(row: Row) -> TaskFacts:
+    return find_task(choose_flags({name: str(row[name]) for name in SELECTORS if row.get(name) is not None})[0])
+
+
+def task_with_twin(row: Row) -> TaskFacts:
+    task = task_of(row)
+    if not task.twin:
+        raise UserError(f"--with_twin has no effect with --task {task.name}, which has no baseline: remove it.")
+    return task
+
+
+def is_twin(row: Row, task: TaskFacts) -> bool:
+    """Whether a row is a run of the task's baseline already."""
+    flags = task_flags(task).flags
+    return bool(task.twin) and all(row.get(name, flags[name].default) == value for name, value in task.twin.items())
+
+
+def twin_suffix(row: Row) -> str:
+    """The end of a baseline's name, such as -transformer++; empty for other rows."""
+    task = task_of(row)
+    if not is_twin(row, task):
+        return ""
+    return f"-{name_part(task.models.get(str(row.get('model_name')), 'twin').lower())}"
 
 
 def with_absolute_paths(row: Row) -> Row:
     return {
-        name: os.path.abspath(value) if isinstance(value, str) and value and is_path(name, value) else value
+        name: os.path.abspath(value) if isinstance(value, str) and value and is_path(name, value, row) else value
         for name, value in row.items()
     }
 
 
-def is_path(name: str, value: str) -> bool:
-    return name == "config" or is_relative_path(name, value)
+def is_path(name: str, value: str, row: Row) -> bool:
+    return name == "config" or is_relative_path(flag_named(name, row), value)
 
 
 def differing_flags(rows: Sequence[Row]) -> list[str]:
@@ -233,10 +240,9 @@ def run_names(sweep: str, rows: Sequence[Row], differing: Sequence[str]) -> list
     taken: set[str] = set()
     for number, row in enumerate(rows, 1):
         begin = str(row.get("run_name") or sweep)
-        is_twin = row.get("model_name") == BASELINE and "model_name" in differing
-        flags = [flag for flag in differing if flag in row and not (is_twin and flag == "model_name")]
+        end = twin_suffix(row) if "model_name" in differing else ""
+        flags = [flag for flag in differing if flag in row and not (end and flag == "model_name")]
         parts = {flag: name_part(format_value(row[flag])) for flag in flags}
-        end = TWIN_SUFFIX if is_twin else ""
         name = "-".join([begin, *(f"{flag}={value}" for flag, value in parts.items())]) + end
         if len(name) > MAX_NAME_LENGTH:
             name = "-".join([begin, *(f"{initials(flag)}={value}" for flag, value in parts.items())]) + end
@@ -255,17 +261,6 @@ def name_part(text: str) -> str:
 
 def initials(flag: str) -> str:
     return "".join(word[0] for word in flag.split("_") if word)
-
-
-def identity(values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a run computes: the values of all flags that affect its result."""
-    model, is_random = values.get("model_name"), values.get("is_random_seed")
-    identity_values = []
-    for name, flag in all_flags().items():
-        idle = model not in flag.needs.get("model_name", (model,)) or (is_random and name == "seed")
-        value = None if name in NOT_IDENTITY or idle else values.get(name, flag.default)
-        identity_values.append(tuple(map(str, value)) if isinstance(value, (list, tuple)) else value)
-    return tuple(identity_values)
 
 
 def compare_with_runs(rows: Sequence[SweepRow], logs: Path, queued: set[Path]) -> None:
@@ -305,7 +300,7 @@ def decide(row: SweepRow, states: Sequence[tuple[Run, str]]) -> None:
             row.action, row.run, row.is_submitted = state, run.path, False
             return
     for run, state in states:
-        if state in RESUMABLE and has_capsule(run):
+        if state in STATES and STATES[state].resumable and has_capsule(run):
             row.action, row.run, row.is_new = f"resumes: {state}", run.path, False
             return
     if states:
@@ -367,7 +362,7 @@ def submit_arrays(
         # arrays one after another, otherwise each would run max_parallel tasks
         after = [f"--dependency=afterany:{previous}"] if previous and max_parallel else []
         previous = ArraySubmission(array_dir, [*as_options(header.resources), tasks, *after], chunk).submit()
-        yield f"array {previous}: {len(chunk)} runs"
+        yield f"array {previous}: {plural(len(chunk), 'run')}"
         if evaluate:
             evaluation_dir = link_tasks(sweep_dir / f"evaluation{first // limit}", chunk)
             write_array_script(

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from config.config_file import load_yaml
-from config.flags import SettingsError, allowed_text
+from config.flags import Flag, SettingsError, allowed_text
 from config.names import unknown
-from config.settings import all_names
+from config.settings import all_names, task_flags
+from config.task import find_task
 from core.errors import UserError
 from core.text import format_value
 
@@ -32,7 +33,7 @@ Row = dict[str, Any]  # {flag: value}, by the flag's canonical name
 
 @dataclass(frozen=True)
 class SweepFile:
-    """name: the beginning of the runs' names. rows: one per run. twin: add a Transformer++ for each EBT."""
+    """name: the beginning of the runs' names. rows: one per run. twin: add the baseline of each."""
 
     name: str
     rows: list[Row]
@@ -80,7 +81,7 @@ def read_table(text: str, problems: list[str]) -> list[Row]:
         if len(cells) > len(head):
             problems.append(f"row {number} has {len(cells)} cells, and there are {len(head)} columns: correct it.")
         rows.append({name: cell for name, cell in zip(head, cells, strict=False) if cell})
-    return canonical_names(rows, problems)
+    return canonical_names(rows, flag_names(rows), problems)
 
 
 def read_yaml(path: Path, text: str, problems: list[str]) -> SweepFile:
@@ -116,7 +117,8 @@ def read_yaml(path: Path, text: str, problems: list[str]) -> SweepFile:
     count = len(rows) * math.prod(len(values) for values in grid.values())
     if count > MAX_ROWS:
         raise UserError(f"FILE is {str(path)!r}: it makes {count:,} rows; a sweep has at most {MAX_ROWS:,}.")
-    (base,), rows, (grid,) = (canonical_names(part, problems) for part in ([base], rows, [grid]))
+    names = flag_names([base, *rows, *({"task": task} for task in grid.get("task", ()))])
+    (base,), rows, (grid,) = (canonical_names(part, names, problems) for part in ([base], rows, [grid]))
     for name in grid:
         if numbers := [number for number, row in enumerate(rows, 1) if name in row]:
             problems.append(f"{name} is under grid and in row {numbers[0]}: keep one.")
@@ -131,16 +133,24 @@ def mapping_of(value: Any, what: str, problems: list[str]) -> dict[str, Any]:
     return {}
 
 
-def canonical_names(rows: Sequence[Mapping[str, Any]], problems: list[str]) -> list[Row]:
-    """The rows with canonical flag names; an unknown flag is reported once."""
-    options = {f"--{name}": flag for name, flag in all_names().items()}
+def flag_names(rows: Iterable[Mapping[str, Any]]) -> dict[str, Flag]:
+    """Every flag that rows may have, by any spelling: with those of tasks that are no modules of tasks/."""
+    tasks = {str(row["task"]) for row in rows if "." in str(row.get("task"))}
+    return {
+        name: flag for task in sorted(tasks) for name, flag in task_flags(find_task(task)).names.items()
+    } | all_names()
+
+
+def canonical_names(rows: Sequence[Mapping[str, Any]], names: Mapping[str, Flag], problems: list[str]) -> list[Row]:
+    """The rows with canonical flag names; an unknown flag is reported once. names: every flag by any spelling."""
+    options = {f"--{name}": flag for name, flag in names.items()}
     canonical = []
     reported: set[str] = set()
     for row in rows:
         named: Row = {}
         for written, value in row.items():
             name = written.strip().removeprefix("--")
-            flag = all_names().get(name)
+            flag = names.get(name)
             if flag is None:
                 problem = unknown(f"--{name}", options, format_value(f"--{name}"), set())
             elif flag.name in SWEEP_FLAGS:
@@ -160,8 +170,9 @@ def canonical_names(rows: Sequence[Mapping[str, Any]], problems: list[str]) -> l
 def flag_words(row: Row, problems: list[str]) -> list[str]:
     """The row as arguments of train_model.py; as `--flag=value`, so that a value is never taken for a flag."""
     words: list[str] = []
+    names = flag_names([row])
     for name, value in row.items():
-        flag = all_names()[name]
+        flag = names[name]
         if value is None:
             continue
         if flag.kind is bool:

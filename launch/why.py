@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.commands import CommandParser
-from core.text import format_value
+from core.text import format_bytes, format_moment, format_short_duration, format_value, plural
 from launch.bad_nodes import BadNode, bad_node, node_that_ended
 from launch.control import is_resumable, resume_command
 from launch.logs import last_lines
-from launch.slurm import PENDING, Job, RunStatus, SlurmJobs, duration, jobs_of, status_of, waits_until
+from launch.slurm import PENDING, Job, RunStatus, SlurmJobs, jobs_of, status_of, waits_until
 from launch.submit import logs_flag
 from runs.attempts import KILLED, REFUSED
 from runs.run import Run, all_runs, find_run, seconds_of
@@ -115,7 +115,7 @@ def report(run: Run, jobs: SlurmJobs) -> list[str]:
     if not run.attempts and job is not None and job.is_over and status.state != "cancelled":
         lines.append("It ended before it began to train.")
     if status.state == "cancelled" and run.submission.get("state") == "cancelled":
-        lines.append(f"It was cancelled {clock(run.submission.get('time'))}.")
+        lines.append(f"It was cancelled {moment(run.submission.get('time'))}.")
     lines += (current := current_state(run, status, jobs))
     if jobs.problem:
         lines.append(f"Slurm: {jobs.problem}.")
@@ -143,27 +143,24 @@ def submission_problem(run: Run) -> list[str]:
     return lines
 
 
-def clock(stamp: Any) -> str:
-    """A recorded time in words, with the date if it is not today."""
+def moment(stamp: Any) -> str:
+    """A recorded time in words."""
     seconds = seconds_of(stamp)
-    if not seconds:
-        return "at an unknown time"
-    then = time.localtime(seconds)
-    return time.strftime("at %H:%M:%S" if then[:3] == time.localtime()[:3] else "on %Y-%m-%d at %H:%M:%S", then)
+    return format_moment(seconds) if seconds else "at an unknown time"
 
 
 def attempt_sentence(run: Run, index: int) -> str:
     """The sentence about one attempt."""
     attempt = run.attempts[index]
     place = str(attempt.get("nodes") or attempt.get("host") or "an unknown machine")
-    text = f"Attempt {attempt['attempt']} started {clock(attempt.get('start'))} on {format_value(place)}"
+    text = f"Attempt {attempt['attempt']} started {moment(attempt.get('start'))} on {format_value(place)}"
     text += f" as job {format_value(str(attempt['job']))}" if "job" in attempt else ""
     text += f" from step {attempt.get('first_step', 0)}"
     if "end" not in attempt:
         return f"{text}."
     took = seconds_of(attempt["end"]) - seconds_of(attempt.get("start"))
     last = attempt.get("last_step")
-    text += f" and {cause_in_words(str(attempt.get('cause', 'killed')))} after {duration(took)}"
+    text += f" and {cause_in_words(str(attempt.get('cause', 'killed')))} after {format_short_duration(took)}"
     text += f" at step {last}" if isinstance(last, int) else ""
     culprit, rank = attempt.get("ended_on"), attempt.get("ended_rank")
     if isinstance(culprit, str) and (culprit != attempt.get("nodes") or rank):
@@ -173,7 +170,7 @@ def attempt_sentence(run: Run, index: int) -> str:
     lost = attempt.get("steps_lost")
     if not isinstance(lost, int) and index + 1 < len(run.attempts) and isinstance(last, int):
         lost = max(0, last - int(run.attempts[index + 1].get("first_step") or 0))
-    return f"{text}; {lost} steps were lost." if lost else f"{text}."
+    return f"{text}; {plural(lost, 'step')} {'was' if lost == 1 else 'were'} lost." if lost else f"{text}."
 
 
 def cause_in_words(cause: str) -> str:
@@ -204,13 +201,16 @@ def current_state(run: Run, now: RunStatus, jobs: SlurmJobs) -> list[str]:
         return explain_pending(job) + predecessor(run, jobs)
     step, total = run.heartbeat.get("step"), run.heartbeat.get("total_steps")
     if now.state == "silent" and run.has_beaten:
-        ago = duration(run.seconds_since_heartbeat)
+        ago = format_short_duration(run.seconds_since_heartbeat)
         return [f"Its last heartbeat was {ago} ago, at step {step}: it hangs, or a step takes that long."]
     if now.state == "silent":
-        last_written = f"{duration(time.time() - run.last_line)} ago" if run.last_line else "never"
+        last_written = f"{format_short_duration(time.time() - run.last_line)} ago" if run.last_line else "never"
         return [f"It has made no step yet, and its log was last written to {last_written}: it hangs, or prepares data."]
     if now.state == "running" and step is not None:
-        return [f"It is at step {step} of {total}; its last heartbeat was {duration(run.seconds_since_heartbeat)} ago."]
+        return [
+            f"It is at step {step} of {total}; its last heartbeat was "
+            f"{format_short_duration(run.seconds_since_heartbeat)} ago."
+        ]
     return []
 
 
@@ -386,8 +386,8 @@ def unmet_requests(job: Job) -> list[str]:
         lines.append(f"{ASKS}{count} nodes (--nodes); {here} has {total}.")
     if memory > largest:
         lines.append(
-            f"{ASKS}{gigabytes(memory)} of memory on a node (--mem, --mem-per-cpu); the largest node of {here} "
-            f"has {gigabytes(largest)}."
+            f"{ASKS}{format_bytes(memory * 2**20)} of memory on a node (--mem, --mem-per-cpu); the largest node of "
+            f"{here} has {format_bytes(largest * 2**20)}."
         )
     for requested, there, word in (
         (cpus, max(node.cpus for node in nodes), "CPUs on a node (--cpus-per-task, --ntasks-per-node)"),
@@ -404,7 +404,7 @@ def unmet_requests(job: Job) -> list[str]:
     ]
     if not lines and sum(node.number for node in fits) < count:
         words = [f"{number} {what}" for number, what in ((cpus, "CPUs"), (gpus, "GPUs")) if number]
-        words += [gigabytes(memory)] * bool(memory) + sorted(map(format_value, features))
+        words += [format_bytes(memory * 2**20)] * bool(memory) + sorted(map(format_value, features))
         there = sum(node.number for node in fits)
         lines.append(f"{ASKS}{count} nodes with {', '.join(words)}; {here} has {there} that have all of it.")
     return [*lines, *partition_limits(fields, job.partition, count)]
@@ -463,7 +463,3 @@ def features_of(fields: dict[str, str]) -> frozenset[str]:
 def megabytes(text: str) -> float:
     match = re.fullmatch(r"([\d.]+)(\w?)\+?", text)
     return float(match[1]) * UNITS.get(match[2], 1) if match else 0.0
-
-
-def gigabytes(size: float) -> str:
-    return f"{size / 1024:.4g}G"

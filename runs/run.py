@@ -46,7 +46,7 @@ STATES = {
     "prepared": State(over=False, good=True, resumable=True),
     "waiting": State(over=False, good=True, resumable=True, colour="yellow"),
     "not submitted": State(over=False, good=False, resumable=True, colour="red"),
-    "running": State(over=False, good=True, resumable=False),
+    "running": State(over=False, good=True, resumable=False, colour="green"),
     "silent": State(over=False, good=False, resumable=False, colour="red"),
     "finished": State(over=True, good=True, resumable=False, causes=("finished",)),
     "interrupted": State(True, False, True, "yellow", ("interrupted", "time limit", "preempted", "requeued", "hung")),

@@ -56,14 +56,14 @@ def test_status_and_why_say_so_and_name_the_command(logs: Path, programs: Progra
     write_ends(logs, ("n2", "finished"), ("n1", "hung"), ("n1", "crashed: SIGBUS"))
     run = next((logs / "runs").glob("r3_*"))
     runs = "r2_20261116-000002_000002, r3_20261116-000003_000003"
-    said = f"n1 ended 2 attempts in 7 days ({runs}), no other node did any: python -m launch requeue"
+    output = f"n1 ended 2 attempts in 7 days ({runs}), no other node did any: python -m launch requeue"
     for words in ([], ["r1"]):
         assert main(["status", "--logs_dir", str(logs), *words]) == 0
-        assert f"{said} RUN --exclude_nodes n1" in " ".join(capsys.readouterr().out.split())
+        assert f"{output} RUN --exclude_nodes n1" in " ".join(capsys.readouterr().out.split())
     (run / "job_script.slurm").write_text(f"#SBATCH\nexport EBT_JOB_RUN_DIR={run}\n")
     assert main(["why", "--logs_dir", str(logs), "r3"]) == 0
     *_, warning, advice = capsys.readouterr().out.splitlines()
-    assert warning == f"{said} {run.name} --logs_dir {logs} --exclude_nodes n1."
+    assert warning == f"{output} {run.name} --logs_dir {logs} --exclude_nodes n1."
     assert advice == f"next: python -m launch requeue {run.name} --logs_dir {logs} --exclude_nodes n1"
     assert main(["why", "--logs_dir", str(logs), "r1"]) == 0
     assert "--exclude_nodes" not in capsys.readouterr().out, "it is finished"

@@ -45,7 +45,7 @@ def root(tmp_path: Path) -> Path:
 def take(root: Path, name: str = "run") -> Path:
     names, _ = code_files(root, root / "logs")
     target = root / "logs" / name / "code"
-    snapshot(root, names, root / "logs" / "code", target)
+    snapshot({name: root / name for name in names}, root / "logs" / "code", target)
     return target
 
 
@@ -54,31 +54,31 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_tracked_files_and_untracked_ones_that_are_not_ignored(root: Path) -> None:
-    kept, left_out = code_files(root, root / "logs")
-    assert kept == [".gitignore", "link", "new.py", "rooms/a.py", "run me.sh"]
-    assert left_out == [".env"], "what looks like a secret is left out"
+    files, skipped = code_files(root, root / "logs")
+    assert files == [".gitignore", "link", "new.py", "rooms/a.py", "run me.sh"]
+    assert skipped == [".env"], "what looks like a secret is left out"
 
 
 def test_logs_are_no_code_even_where_git_would_take_them(root: Path) -> None:
     (root / "out" / "runs").mkdir(parents=True)
     (root / "out" / "runs" / "metrics.jsonl").write_text("{}\n")
-    kept, _ = code_files(root, root / "out")
-    assert not [name for name in kept if name.startswith("out/")]
+    files, _ = code_files(root, root / "out")
+    assert not [name for name in files if name.startswith("out/")]
 
 
 def test_large_files_that_git_does_not_track_are_data(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capsule, "MAX_UNTRACKED_BYTES", 7)
-    kept, left_out = code_files(root, root / "logs")
-    assert left_out == [".env", "new.py"] and ".gitignore" in kept
+    files, skipped = code_files(root, root / "logs")
+    assert skipped == [".env", "new.py"] and ".gitignore" in files
 
 
 def test_without_git(root: Path) -> None:
     shutil.rmtree(root / ".git")
     (root / "__pycache__").mkdir()
     (root / "__pycache__" / "a.py").write_text("\n")
-    kept, left_out = code_files(root, root / "logs")
-    assert {"new.py", "rooms/a.py", "run me.sh"} <= set(kept) and left_out == [".env"]
-    assert not [name for name in kept if name.startswith(("logs", "__pycache__", ".git/"))]
+    files, skipped = code_files(root, root / "logs")
+    assert {"new.py", "rooms/a.py", "run me.sh"} <= set(files) and skipped == [".env"]
+    assert not [name for name in files if name.startswith(("logs", "__pycache__", ".git/"))]
 
 
 def test_a_snapshot_is_exact_and_read_only(root: Path) -> None:
@@ -99,9 +99,9 @@ def test_two_runs_share_what_is_the_same(root: Path) -> None:
 
 
 def test_a_damaged_copy_is_not_used_again(root: Path) -> None:
-    kept = take(root, "one") / "new.py"
-    kept.chmod(0o644)
-    kept.write_text("new = 3\n")  # through its link, this also changes the one copy
+    copy = take(root, "one") / "new.py"
+    copy.chmod(0o644)
+    copy.write_text("new = 3\n")  # through its link, this also changes the one copy
     assert (take(root, "two") / "new.py").read_text() == "new = 1\n"
 
 
@@ -121,4 +121,4 @@ def test_a_file_that_cannot_be_read(root: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(UserError, match=r"'new.py' cannot be read \(Permission denied\), so the code cannot be kept"):
-        snapshot(root, ["new.py"], root / "logs" / "code", root / "logs" / "run" / "code")
+        snapshot({"new.py": root / "new.py"}, root / "logs" / "code", root / "logs" / "run" / "code")

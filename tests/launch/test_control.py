@@ -80,8 +80,8 @@ def test_a_waiting_job(logs: Path, programs: Programs, capsys: pytest.CaptureFix
     programs.queue("7|PENDING|Priority||main|N/A")
     programs.put("scancel", "true")
     run = write_run(logs, "one", submission=SENT)
-    said = told(capsys, logs, "cancel", "one", run.name)
-    assert said == f"{run.name}: job 7 was cancelled while it was waiting.\n", "named twice, done once"
+    output = told(capsys, logs, "cancel", "one", run.name)
+    assert output == f"{run.name}: job 7 was cancelled while it was waiting.\n", "named twice, done once"
     assert programs.told("scancel") == ["7"]
     assert json.loads((run / "submission.json").read_bytes())["state"] == "cancelled"
     assert Run(run).state == "cancelled"
@@ -96,9 +96,9 @@ def test_a_cancel_that_slurm_refuses_is_none(
     programs.put("scancel", '[[ $1 == 8 ]] || { echo "scancel: error: Access denied" >&2; exit 1; }')
     run = write_run(logs, "one", submission=SENT)
     other = write_run(logs, "two", submission=SENT | {"job": "8"}, number=2)
-    said = told(capsys, logs, "cancel", "one", "two", status=1)
-    assert f"{run.name}: scancel refused (Access denied)" in said
-    assert f"{other.name}: job 8 was cancelled while it was waiting." in said
+    output = told(capsys, logs, "cancel", "one", "two", status=1)
+    assert f"{run.name}: scancel refused (Access denied)" in output
+    assert f"{other.name}: job 8 was cancelled while it was waiting." in output
     assert Run(run).state == "waiting" and Run(other).state == "cancelled"
 
 
@@ -116,8 +116,8 @@ def test_a_process_of_this_machine(logs: Path, holder: Any, capsys: pytest.Captu
     run = write_run(logs, "one", began(1) | {"host": platform.node()})
     process = holder(run)
     assert Run(run).state == "running" and Run(run).holder == process.pid
-    said = told(capsys, logs, "cancel", "one")
-    assert said == f"{run.name}: process {process.pid} of this machine was told to save its state and end.\n"
+    output = told(capsys, logs, "cancel", "one")
+    assert output == f"{run.name}: process {process.pid} of this machine was told to save its state and end.\n"
     assert process.wait(10) == 75
     assert Run(run).attempts[0]["cause"] == "cancelled" and Run(run).state == "cancelled"
 
@@ -135,10 +135,10 @@ def test_a_process_that_ends_meanwhile(
         kill(number, which)
 
     monkeypatch.setattr(os, "kill", end_first)
-    said = told(capsys, logs, "cancel", "one")
+    output = told(capsys, logs, "cancel", "one")
     assert told_to_end == [process.pid]
     ending = "of this machine ended by itself just now; the run is noted as cancelled."
-    assert said == f"{run.name}: process {process.pid} {ending}\n"
+    assert output == f"{run.name}: process {process.pid} {ending}\n"
 
 
 def test_a_job_that_is_killed_before_it_can_say_so(
@@ -155,8 +155,8 @@ def test_a_job_that_is_killed_before_it_can_say_so(
 def test_a_process_of_another_machine_is_left_alone(logs: Path, holder: Any, capsys: Any) -> None:
     run = write_run(logs, "one", began(1))
     process = holder(run)
-    said = told(capsys, logs, "cancel", "one", status=1)
-    assert said == f"{run.name}: it runs on elsewhere without a job: cancel it there.\n"
+    output = told(capsys, logs, "cancel", "one", status=1)
+    assert output == f"{run.name}: it runs on elsewhere without a job: cancel it there.\n"
     assert process.poll() is None and Run(run).state == "running"
 
 
@@ -176,8 +176,8 @@ def test_nothing_to_cancel(logs: Path, programs: Programs, capsys: pytest.Captur
 def test_no_word_from_slurm(logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
     programs.put("squeue", "echo down >&2; exit 1")
     run = write_run(logs, "one", submission=SENT)
-    said = told(capsys, logs, "cancel", "one", status=1)
-    assert "job 7 cannot be cancelled from here (no answer from Slurm (down): " in said
+    output = told(capsys, logs, "cancel", "one", status=1)
+    assert "job 7 cannot be cancelled from here (no answer from Slurm (down): " in output
     assert told(capsys, logs, "requeue", "one", status=1).endswith("so it was left alone.\n")
     programs.queue("7|PENDING|Priority||main|N/A")
     (run / "job.json").write_text('{"job": "7", "cluster": "far"}')
@@ -189,8 +189,8 @@ def test_one_that_takes_its_time(logs: Path, programs: Programs, capsys: pytest.
     programs.queue("7|RUNNING|None|n1|main|N/A")
     programs.put("scancel", "true")
     run = write_run(logs, "one", began(1, 0, job="7"), submission=SENT, heartbeat={"time": time.time(), "step": 1})
-    said = told(capsys, logs, "cancel", "one")
-    assert said.endswith("waiting up to 1.5 s for the end of 1; Ctrl-C changes nothing\n")
+    output = told(capsys, logs, "cancel", "one")
+    assert output.endswith("waiting up to 1.5 s for the end of 1; Ctrl-C changes nothing\n")
     assert Run(run).state == "running", "until it has ended; then its submission.json says cancelled"
     append_row(run / "attempts.jsonl", ended(1, "interrupted: SIGTERM", -5))
     assert Run(run).state == "cancelled"
@@ -233,8 +233,8 @@ def test_a_job_is_not_kept_from_the_nodes_that_it_is_bound_to(logs: Path, progra
     one_by_one = "[[ $3 == n1 ]] && echo n1 || echo n1 n2"
     programs.put("scontrol", f"if [[ $2 == hostnames ]]; then {one_by_one}; else echo 'JobId=7 ReqNodeList=n[1-2]'; fi")
     write_run(logs, "r7", began(1, nodes="n1"), job={"job": "7"})
-    said = told(capsys, logs, "requeue", "r7", "--exclude_nodes", "n1", status=1)
-    assert "it is bound to n[1-2] (--nodelist), so without n1 it could never start." in said
+    output = told(capsys, logs, "requeue", "r7", "--exclude_nodes", "n1", status=1)
+    assert "it is bound to n[1-2] (--nodelist), so without n1 it could never start." in output
     assert not any(words.startswith(("requeue", "update")) for words in programs.told("scontrol")), "it is left alone"
 
 
@@ -254,8 +254,8 @@ def test_nodes_are_excluded_beside_those_that_were(logs: Path, programs: Program
     run = write_run(logs, "gone", began(1, nodes="n1"), ended(1, "hung"), job={"job": "9"}, number=9)
     script = f"#!/bin/bash\n#SBATCH --exclude=n3\nexport EBT_JOB_RUN_DIR={shlex.quote(str(run))}\n"
     (run / "job_script.slurm").write_text(script)
-    said = told(capsys, logs, "requeue", "gone", "--exclude_nodes", "n[4-5]")
-    assert said == f"{run.name}: submitted again as job 12; it resumes from step 0, not on n[4-5].\n"
+    output = told(capsys, logs, "requeue", "gone", "--exclude_nodes", "n[4-5]")
+    assert output == f"{run.name}: submitted again as job 12; it resumes from step 0, not on n[4-5].\n"
     held = f"--hold --parsable --exclude=n3,n[4-5] {run / 'job_script.slurm'}"
     assert programs.told("sbatch") == ["--test-only --exclude=n3,n[4-5]", held]
 
@@ -287,8 +287,8 @@ def test_a_job_that_is_gone_is_submitted_again(logs: Path, programs: Programs, c
     (run / "checkpoints" / "step_00000040.ckpt").touch()
     script = run / "job_script.slurm"
     script.write_text(f"#!/bin/bash\nexport EBT_JOB_RUN_DIR={shlex.quote(str(run))}\n")
-    said = told(capsys, logs, "requeue", "one")
-    assert said == f"{run.name}: submitted again as job 12; it resumes from step 40.\n"
+    output = told(capsys, logs, "requeue", "one")
+    assert output == f"{run.name}: submitted again as job 12; it resumes from step 40.\n"
     assert (
         programs.told("sbatch") == ["--test-only", f"--hold --parsable {script}"]
         and programs.told("scontrol")[-1] == "release 12"
@@ -302,8 +302,8 @@ def test_what_slurm_would_never_start_again_stays_as_it_is(logs: Path, programs:
     run = write_run(logs, "one", began(1, job="7"), ended(1, "error: OSError"), submission=SENT, job={"job": "7"})
     script = run / "job_script.slurm"
     script.write_text(f"#!/bin/bash\n#SBATCH --mem=9\nexport EBT_JOB_RUN_DIR={shlex.quote(str(run))}\n")
-    said = told(capsys, logs, "requeue", "one", status=1)
-    assert said.startswith(f"{run.name}: sbatch refused the job (Too much): correct the header")
+    output = told(capsys, logs, "requeue", "one", status=1)
+    assert output.startswith(f"{run.name}: sbatch refused the job (Too much): correct the header")
     assert json.loads((run / "submission.json").read_bytes()) == SENT and Run(run).state == "failed"
 
 
@@ -318,13 +318,17 @@ def test_what_cannot_be_queued_again_says_what_goes_on(
     (plain / "job_script.slurm").write_text("#!/bin/bash\nexport EBT_JOB_RUN_DIR=/of/another\n")
     here = write_run(logs, "here", began(1) | {"host": platform.node()}, number=2)
     holder(here)
-    said = told(capsys, logs, "requeue", "done", "plain", "here", status=1)
-    assert f"{done.name}: it is finished; python -m launch resubmit {done.name} --logs_dir {logs} runs it once" in said
+    output = told(capsys, logs, "requeue", "done", "plain", "here", status=1)
+    assert (
+        f"{done.name}: it is finished; python -m launch resubmit {done.name} --logs_dir {logs} runs it once" in output
+    )
     assert (
         f"{plain.name}: it has no job script; this resumes it: "
-        "python train_model.py --run_name 'a b' (from step 0: it saved nothing)" in said
+        "python train_model.py --run_name 'a b' (from step 0: it saved nothing)" in output
     )
-    assert f"{here.name}: it runs on {platform.node()} without a job, so there is nothing to put into a queue." in said
+    assert (
+        f"{here.name}: it runs on {platform.node()} without a job, so there is nothing to put into a queue." in output
+    )
     assert not programs.told("sbatch")
 
 
@@ -338,6 +342,6 @@ def test_a_folder_of_somebody_else_is_left_alone(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(control.Submission, "save_state", refuse)
-    said = told(capsys, logs, "cancel", "one", status=1)
-    assert f"{run} cannot be written to (Permission denied): it was left alone." in said
+    output = told(capsys, logs, "cancel", "one", status=1)
+    assert f"{run} cannot be written to (Permission denied): it was left alone." in output
     assert process.poll() is None

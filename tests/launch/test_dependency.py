@@ -56,11 +56,11 @@ def test_a_run_that_is_over_is_judged_at_once(logs: Path, programs: Programs, na
         assert dependency_on(logs, "one", condition) == Dependency(run.name, condition), "it waits for nothing"
     with pytest.raises(UserError) as error:
         dependency_on(logs, "one", other)
-    said = str(error.value)
-    assert said.startswith(f"--after is 'one': {run.name} is ") and f"and will not be {other} any more; " in said
-    assert said.endswith(f"choose --if {counts_as} or any.")
-    assert ("without meeting its goal" in said) == (files == GOAL and counts_as == "failed")
-    assert (f"python -m launch requeue {run.name} resumes it, or " in said) == ("finished" not in cause)
+    output = str(error.value)
+    assert output.startswith(f"--after is 'one': {run.name} is ") and f"and will not be {other} any more; " in output
+    assert output.endswith(f"choose --if {counts_as} or any.")
+    assert ("without meeting its goal" in output) == (files == GOAL and counts_as == "failed")
+    assert (f"python -m launch requeue {run.name} resumes it, or " in output) == ("finished" not in cause)
 
 
 def test_what_slurm_cannot_wait_for(logs: Path, programs: Programs) -> None:
@@ -111,8 +111,8 @@ def test_both_doors(tmp_path: Path) -> None:
     one = launcher.run_named("one").run_id
     for number, words in enumerate((["submit"], ["execute", "local_cpu", SCRIPT])):
         name = f"two{number}"
-        said = launcher.launch(*words, "--after", "one", "--if", "any", "--run_name", name)
-        assert f"start   when {one} (job 7) has ended\n" in said
+        output = launcher.launch(*words, "--after", "one", "--if", "any", "--run_name", name)
+        assert f"start   when {one} (job 7) has ended\n" in output
         told = (launcher.programs / "told").read_text().splitlines()
         assert "--dependency" not in told[-2] and "--dependency=afterany:7 --kill-on-invalid-dep=yes " in told[-1]
         assert launcher.run_named(name).submission["after"] == {"run": one, "if": "any"}

@@ -110,12 +110,15 @@ def test_what_a_process_finds(tmp_path: Path) -> None:
 
 
 def test_signals() -> None:
-    heard = [{"told": 10.5}, {"told": 11.0}]
+    heard = [{"signalled": 10.5}, {"signalled": 11.0}]
     assert told(check_signals(heard, True, 10.0, True)) == (
         "ok",
         "reach all 2 processes within 1.0 s; the script outlives them: ",
     )
-    assert check_signals([{"told": None}, {"told": 1.0}], False, 1.0, True).message == "1 of 2 processes were not told"
+    assert (
+        check_signals([{"signalled": None}, {"signalled": 1.0}], False, 1.0, True).message
+        == "1 of 2 processes got no signal"
+    )
     assert told(check_signals(heard, True, 10.0, False)) == (
         "fails",
         "they end the job's script too: the script cannot queue its job again: submit it with --resume_training_ckpt "
@@ -149,7 +152,7 @@ def test_shared_memory_and_open_files() -> None:
     shared, files = check_memory_and_files([plenty, {"host": "n2", "shared": 64e6, "open_files": [1024, 4096]}])
     assert told(shared) == (
         "look",
-        "0.1 GB free in /dev/shm of n2: loader processes hand batches over in it; --num_workers 0, or start the "
+        "61 MiB free in /dev/shm of n2: loader processes hand batches over in it; --num_workers 0, or start the "
         "container with more (--shm-size)",
     )
     assert (files.verdict, files.message) == ("look", "1,024 at a time on n2")
@@ -158,8 +161,8 @@ def test_shared_memory_and_open_files() -> None:
 
 def test_space_and_quotas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quota = tmp_path / "quota"
-    said = f"{tmp_path} 95000000* 90000000 100000000 6days 1200 0 5000"
-    quota.write_text(f"#!/bin/sh\necho 'Disk quotas for user ada (uid 1000):'\necho '{said}'\nexit 1\n")
+    output = f"{tmp_path} 95000000* 90000000 100000000 6days 1200 0 5000"
+    quota.write_text(f"#!/bin/sh\necho 'Disk quotas for user ada (uid 1000):'\necho '{output}'\nexit 1\n")
     quota.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert quotas(tmp_path) == [(95, 100, "GB"), (1200, 5000, "files")]
@@ -180,7 +183,7 @@ def test_network_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
         "address": "10.0.0.1",
         "interfaces": {"lo": "127.0.0.1", "ib0": "10.0.0.1"},
     }
-    machine |= {"chosen": {}, "reduced": 0.42}
+    machine |= {"interface_variables": {}, "reduced": 0.42}
     assert check_network([machine]).message.startswith(
         "h1 is 10.0.0.1 (ib0); not tried, as one process is alone: a header"
     )
@@ -190,7 +193,9 @@ def test_network_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
         "h1 is 10.0.0.1 (ib0); 2 processes on 2 nodes added numbers over Gloo in 0.5 s: ",
     )
     assert told(
-        check_network([machine | {"chosen": {"GLOO_SOCKET_IFNAME": "eth7"}, "reduced": "no such device"}, machine])
+        check_network(
+            [machine | {"interface_variables": {"GLOO_SOCKET_IFNAME": "eth7"}, "reduced": "no such device"}, machine]
+        )
     ) == (
         "fails",
         "GLOO_SOCKET_IFNAME=eth7; 2 processes cannot compute together (no such device): "

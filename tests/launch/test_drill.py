@@ -86,12 +86,12 @@ def test_runs_that_survive_pass(
 ) -> None:
     stand_in(tmp_path, monkeypatch)
     assert main(["drill", "--logs_dir", str(tmp_path / "logs"), "--model_size", "4xs"]) == 0
-    said = capsys.readouterr()
-    lines = [line.split() for line in said.out.splitlines()]
+    output = capsys.readouterr()
+    lines = [line.split() for line in output.out.splitlines()]
     assert lines[1] == ["way", "attempts", "steps", "lost", "verdict"] and lines[2] == ["uninterrupted", "1", "pass"]
     assert [line[-3:] for line in lines[3:11]] == [["2", lost, "pass"] for lost in "00002225"]
-    assert "Not here, where there is no Slurm: requeued and cancelled." in said.out
-    assert "killed while saving: resumes" in said.err
+    assert "Not here, where there is no Slurm: requeued and cancelled." in output.out
+    assert "killed while saving: resumes" in output.err
     assert list((tmp_path / "logs").iterdir()) == [], "nothing is left of it"
 
 
@@ -128,9 +128,9 @@ def test_a_real_run_that_is_killed_while_saving(
     monkeypatch.setattr("launch.drill.CASES", [way for way in CASES if way.fault.startswith("save")])
     flags = [*TINY, "--dataset_name", "text", "--dataset_dir", str(corpus), "--save_top_k_ckpts", "0"]
     status = main(["drill", *flags, "--logs_dir", str(tmp_path)])
-    said = capsys.readouterr()
-    assert status == 0, said
-    assert said.out.splitlines()[-2].split() == ["killed", "while", "saving", "2", str(CHECKPOINT_EVERY), "pass"]
+    output = capsys.readouterr()
+    assert status == 0, output
+    assert output.out.splitlines()[-2].split() == ["killed", "while", "saving", "2", str(CHECKPOINT_EVERY), "pass"]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_a_real_run_that_is_killed_while_saving(
 )
 def test_mistakes(words: list[str], sentence: str, no_slurm: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["drill", *words]) == 2
-    said = capsys.readouterr()
-    assert sentence in said.err and said.out == ""
+    output = capsys.readouterr()
+    assert sentence in output.err and output.out == ""
 
 
 def test_the_job_script_has_the_header_and_is_bash() -> None:

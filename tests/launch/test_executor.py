@@ -138,8 +138,8 @@ def test_words_reach_the_run_as_they_were_typed(folder: Path, words: list[str]) 
 )
 def test_mistakes(checkout: Checkout, words: list[str], sentence: str) -> None:
     checkout.program("sbatch", ACCEPTS)
-    said = checkout.execute(*words, status=2)
-    assert sentence in said and "Traceback" not in said
+    output = checkout.execute(*words, status=2)
+    assert sentence in output and "Traceback" not in output
     assert nothing_made(checkout)
 
 
@@ -186,9 +186,9 @@ def test_a_run_that_goes_on_has_its_script_already(checkout: Checkout) -> None:
     checkout.execute(SCRIPT)
     (checkout.run / "attempts.jsonl").write_text("")
     (checkout.run / "checkpoints" / "step_00000001.ckpt").touch()
-    said = checkout.execute(SCRIPT, "--resume_training_ckpt", "last", status=2)
+    output = checkout.execute(SCRIPT, "--resume_training_ckpt", "last", status=2)
     own = shlex.quote(str(checkout.run / "job_script.slurm"))
-    assert f"--resume_training_ckpt resumes run {checkout.run.name}, which is kept already: bash {own}." in said
+    assert f"--resume_training_ckpt resumes run {checkout.run.name}, which is kept already: bash {own}." in output
 
 
 # -- Slurm that is not there, or says no -----------------------------------------------------------------------------
@@ -200,8 +200,8 @@ def test_no_slurm(checkout: Checkout) -> None:
     for name in ("bash", "dirname", "git"):
         (lacking / name).symlink_to(shutil.which(name) or name)
     path = f"{checkout.environment()['PATH'].split(':')[1]}:{lacking}"
-    said = checkout.execute("local_cpu", SCRIPT, status=2, more={"PATH": path})
-    assert "There is no sbatch on this machine: leave HEADER out to run here and now, or go to a login node." in said
+    output = checkout.execute("local_cpu", SCRIPT, status=2, more={"PATH": path})
+    assert "There is no sbatch on this machine: leave HEADER out to run here and now, or go to a login node." in output
     assert nothing_made(checkout)
 
 
@@ -222,14 +222,14 @@ def test_a_job_that_slurm_refuses_leaves_nothing(checkout: Checkout, slurm_says:
     """Neither what it refuses when it is asked, nor what it refuses after it had nothing against it."""
     for first in ("true", TESTED):
         checkout.program("sbatch", f"{first}; echo {shlex.quote(slurm_says)} >&2; exit 1")
-        said = checkout.execute("local_cpu", SCRIPT, status=2)
-        assert sentence in said and "run id" not in said.splitlines()[-1]
+        output = checkout.execute("local_cpu", SCRIPT, status=2)
+        assert sentence in output and "run id" not in output.splitlines()[-1]
         if first == "true":
             assert nothing_made(checkout)
         elif "refused" in sentence:
             assert not any(any((checkout.logs / name).iterdir()) for name in ("runs", "job_scripts"))
         else:  # whether Slurm has it is not known
-            assert f"The run's record stays in {checkout.run}." in said
+            assert f"The run's record stays in {checkout.run}." in output
             assert {file.name for file in checkout.run.iterdir()} >= RECORD
             assert checkout.submission()["state"] == "failed" and sentence[:30] in checkout.submission()["error"]
 
@@ -247,8 +247,8 @@ def test_a_job_that_slurm_refuses_leaves_nothing(checkout: Checkout, slurm_says:
 )
 def test_the_start_that_slurm_expects(estimate: str, line: str) -> None:
     soon = datetime.now() + timedelta(days=2)
-    said = expected_start("sbatch: a remark\nsbatch: " + estimate.format(soon=soon.isoformat()))
-    assert said == line.format(clock=soon.strftime("%Y-%m-%d %H:%M"))
+    output = expected_start("sbatch: a remark\nsbatch: " + estimate.format(soon=soon.isoformat()))
+    assert output == line.format(clock=soon.strftime("%Y-%m-%d %H:%M"))
 
 
 @pytest.mark.parametrize(
@@ -268,14 +268,14 @@ def test_sbatch_itself_has_the_last_word(checkout: Checkout, reason: str, senten
     checkout.program("sbatch", f'echo "$@" >> {folder}/asked; [[ $1 != --test-only ]] || exit 1; {ACCEPTS}')
     checkout.program("scontrol", f"[[ $1 != show ]] || echo 'JobId=7 Reason={reason} x'")
     checkout.program("scancel", f'echo "$@" >> {folder}/cancelled')
-    said = checkout.execute("local_cpu", SCRIPT, status=2 if sentence else 0)
+    output = checkout.execute("local_cpu", SCRIPT, status=2 if sentence else 0)
     asked = (checkout.programs / "asked").read_text().splitlines()
     assert asked[1] == "--parsable --begin=now+10minutes --mail-type=NONE"
     assert (checkout.programs / "cancelled").read_text() == "7\n", "what was tried is taken back"
     if sentence:
-        assert sentence in said and nothing_made(checkout) and len(asked) == 2
+        assert sentence in output and nothing_made(checkout) and len(asked) == 2
     else:
-        assert "job id  7" in said and asked[2].startswith("--hold")
+        assert "job id  7" in output and asked[2].startswith("--hold")
 
 
 @pytest.mark.parametrize(
@@ -288,8 +288,8 @@ def test_sbatch_itself_has_the_last_word(checkout: Checkout, reason: str, senten
 def test_a_job_that_cannot_be_released(checkout: Checkout, complaint: str, advice: str) -> None:
     checkout.program("sbatch", ACCEPTS)
     checkout.program("scontrol", f"echo 'scontrol: error: {complaint}' >&2; exit 1")
-    said = checkout.execute("local_cpu", SCRIPT, status=2)
-    assert "Job 7 is held: " in said and said.endswith(f"{advice}\n")
+    output = checkout.execute("local_cpu", SCRIPT, status=2)
+    assert "Job 7 is held: " in output and output.endswith(f"{advice}\n")
     assert checkout.submission()["state"] == "held" and complaint in checkout.submission()["error"]
 
 
@@ -297,8 +297,10 @@ def test_a_job_whose_number_cannot_be_kept_is_taken_back(checkout: Checkout) -> 
     checkout.program("sbatch", f'{TESTED}; mkdir "${{3%/*}}/job.json"; {ACCEPTS}')
     for name in ("scancel", "scontrol"):
         checkout.program(name, f'echo "$@" > {shlex.quote(str(checkout.programs))}/{name}.told')
-    said = checkout.execute("local_cpu", SCRIPT, status=2)
-    assert f"{checkout.run} cannot be written to (Is a directory): job 7, whose number cannot be kept, was canc" in said
+    output = checkout.execute("local_cpu", SCRIPT, status=2)
+    assert (
+        f"{checkout.run} cannot be written to (Is a directory): job 7, whose number cannot be kept, was canc" in output
+    )
     assert (checkout.programs / "scancel.told").read_text() == "7\n"
     assert not (checkout.programs / "scontrol.told").exists(), "it never could begin"
 
@@ -324,8 +326,8 @@ def test_killed_at_any_point_there_is_a_record(checkout: Checkout, where: str) -
 
 def test_logs_that_cannot_be_written(checkout: Checkout) -> None:
     checkout.logs.write_text("a file\n")
-    said = checkout.execute(SCRIPT, status=2)
-    assert f"--logs_dir is '{checkout.logs}': cannot write there" in said
+    output = checkout.execute(SCRIPT, status=2)
+    assert f"--logs_dir is '{checkout.logs}': cannot write there" in output
     assert checkout.logs.read_text() == "a file\n"
 
 
@@ -354,11 +356,11 @@ def test_submitted_held_noted_released(checkout: Checkout) -> None:
         "sbatch", f'{warning}; printf "%s\\n" "$@" > {shlex.quote(str(checkout.programs))}/asked; {ACCEPTS}'
     )
     checkout.program("scontrol", f'echo "$@" > {shlex.quote(str(checkout.programs))}/told')
-    said = checkout.execute("local_cpu", SCRIPT, "--run_name", "it's é $(touch gone)")
+    output = checkout.execute("local_cpu", SCRIPT, "--run_name", "it's é $(touch gone)")
     run, log = checkout.run, checkout.run / "slurm-7.log"
-    assert "sbatch: the budget is low" in said, "what the cluster has to say is passed on"
+    assert "sbatch: the budget is low" in output, "what the cluster has to say is passed on"
     told = f"run id  {run.name}\njob id  7\nscript  {run}/job_script.slurm\nlog     {log}\n"
-    assert f"{told}follow  python -m launch logs {run.name} -f\n" in said
+    assert f"{told}follow  python -m launch logs {run.name} -f\n" in output
     asked = (checkout.programs / "asked").read_text()
     assert asked == f"--hold\n--parsable\n{run}/job_script.slurm\n"
     assert (checkout.programs / "told").read_text() == "release 7\n"
@@ -427,8 +429,8 @@ def test_no_secret_is_written(checkout: Checkout) -> None:
     (checkout.root / ".env").write_text("KEY=hidden-4\n")
     checkout.program("sbatch", ACCEPTS)
     checkout.program("scontrol", "true")
-    said = checkout.execute("local_cpu", SCRIPT, more=secrets)
-    assert "not kept with the run: .env, which git does not track" in said
+    output = checkout.execute("local_cpu", SCRIPT, more=secrets)
+    assert "not kept with the run: .env, which git does not track" in output
     for file in checkout.logs.rglob("*"):
         assert not file.is_file() or b"hidden-" not in file.read_bytes(), file
 

@@ -68,8 +68,8 @@ def test_harmless_commands(run: Path, commands: list[str]) -> None:
     ],
 )
 def test_a_command_that_fails_stops_the_job(run: Path, command: str, status: int, before: str) -> None:
-    found, said, errors = ran(run, "module purge", command, "echo not reached")
-    assert (found, said) == (1, "") and errors == before + f"{NAME}: `{command}` {STOPPED.format(status)}"
+    found, output, errors = ran(run, "module purge", command, "echo not reached")
+    assert (found, output) == (1, "") and errors == before + f"{NAME}: `{command}` {STOPPED.format(status)}"
 
 
 def test_modules_of_login_shells_are_found(run: Path) -> None:

@@ -239,9 +239,9 @@ def three_starts(job: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capture
         folder = prepare(["--logs_dir", str(tmp_path)])
         if restart + 1 < MAX_STARTS:
             check_progress(folder)
-    said = capsys.readouterr().err.splitlines()
-    assert sum(bool(ATTEMPT_MARK.fullmatch(line)) for line in said) == MAX_STARTS
-    assert [line for line in said if not ATTEMPT_MARK.fullmatch(line)] == [
+    output = capsys.readouterr().err.splitlines()
+    assert sum(bool(ATTEMPT_MARK.fullmatch(line)) for line in output) == MAX_STARTS
+    assert [line for line in output if not ATTEMPT_MARK.fullmatch(line)] == [
         f"warning: this job starts from step 0 again, {count} times now: it was ended before a later step was saved. "
         "Where its own time limit did that, give it more with sbatch --time."
         for count in (2, 3)

@@ -43,7 +43,7 @@ def slurm_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "cause", "who", "again"),
+    ("output", "status", "cause", "who", "again"),
     [
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=17.0.", 137, "out of memory", None, False),
         ("srun: error: n1: task 0: Out Of Memory", 137, "out of memory", ("n1", 0), False),
@@ -70,10 +70,10 @@ def slurm_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str) -> N
     ],
 )
 def test_the_end_of_an_attempt(
-    folder: RunFolder, tmp_path: Path, said: str, status: int, cause: str, who: tuple[str, int] | None, again: bool
+    folder: RunFolder, tmp_path: Path, output: str, status: int, cause: str, who: tuple[str, int] | None, again: bool
 ) -> None:
     log = tmp_path / "log"
-    log.write_text(f"{MARK}srun: error: n9: task 9: Killed\nof an earlier start\n{MARK}{'words' * 9000}\n{said}\n")
+    log.write_text(f"{MARK}srun: error: n9: task 9: Killed\nof an earlier start\n{MARK}{'words' * 9000}\n{output}\n")
     assert main(["ended", str(folder.path), str(log), str(status)]) == (0 if again else 1)
     assert main(["ended", str(folder.path), str(tmp_path / "no log"), str(status)]) == (0 if again else 1)
     (row,) = merge_attempts(read_rows(folder.attempts))
@@ -103,8 +103,8 @@ def test_a_crash_before_the_attempt_begins(folder: RunFolder, tmp_path: Path, mo
     append_row(folder.attempts, {"attempt": 1, "end": "x", "cause": "time limit", "last_step": 5})
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     before = read_rows(folder.attempts)
-    for said, status, again in (("Aborted", 134, 0), ("Killed", 137, 1)):
-        (tmp_path / "log").write_text(f"{MARK}srun: error: n1: task 0: {said}\n")
+    for output, status, again in (("Aborted", 134, 0), ("Killed", 137, 1)):
+        (tmp_path / "log").write_text(f"{MARK}srun: error: n1: task 0: {output}\n")
         assert main(["ended", str(folder.path), str(tmp_path / "log"), str(status)]) == again
     assert read_rows(folder.attempts) == before
 

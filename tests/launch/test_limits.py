@@ -109,8 +109,9 @@ def test_nothing_is_made_of_a_sweep_that_is_too_large(tmp_path: Path) -> None:
     launcher.program("squeue", "")
     launcher.program("scontrol", "echo 'MaxJobCount = 3'")
     file = launcher.file("two.yaml", "base: {no_wandb: true}\ngrid: {seed: [1, 2]}\n")
-    said = launcher.launch("sweep", file, "--evaluate", status=2)
+    output = launcher.launch("sweep", file, "--evaluate", status=2)
     assert (
-        "The sweep would be 4 jobs, and MaxJobCount of the cluster allows 3 at a time: cut the file into parts" in said
+        "The sweep would be 4 jobs, and MaxJobCount of the cluster allows 3 at a time: cut the file into parts"
+        in output
     )
     assert not launcher.logs.exists()

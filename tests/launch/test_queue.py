@@ -37,15 +37,15 @@ def test_jobs_run_in_their_order_and_are_never_executed_by_a_shell(launcher: Lau
     file = launcher.file(
         "night.txt", "# tonight\necho 'a  b' '$(touch gone)'\n\nfalse\nsh -c 'echo $PPID; pwd' # where\n"
     )
-    said = launcher.launch("queue", file)
-    assert "3 jobs are in the queue" in said and "the queue runs in the background (process " in said
+    output = launcher.launch("queue", file)
+    assert "3 jobs are in the queue" in output and "the queue runs in the background (process " in output
     wait("its end", lambda: states(launcher) == ["done", "failed", "done"])
     first, _, third = queue_jobs(launcher.logs)
     assert first.log.read_text() == "a  b $(touch gone)\n" and not list(launcher.root.rglob("gone"))
     assert third.log.read_text() == f"{worker_of(launcher)}\n{launcher.root}\n"
     wait("the end of the process", lambda: "the queue runs" not in launcher.launch("queue", "status"))
-    said = launcher.launch("queue", "status")
-    assert "echo 'a  b' '$(touch gone)'" in said and "failed" in said and "000001.log" in said
+    output = launcher.launch("queue", "status")
+    assert "echo 'a  b' '$(touch gone)'" in output and "failed" in output and "000001.log" in output
     assert "the queue is empty" in launcher.launch("queue", "start")
     assert "the queue does not run" in launcher.launch("queue", "stop")
 
@@ -59,8 +59,8 @@ def test_it_stops_when_told_and_goes_on_later(launcher: Launcher) -> None:
     (begun,) = launcher.begun("long")
     assert begun["session"] != os.getsid(0), "the end of a terminal is not its end"
     assert begun["code"].startswith(str(launcher.runs()[0].path)), "it runs the code as it was"
-    said = launcher.launch("queue", "stop")
-    assert "stopped; 2 jobs are left, and python -m launch queue continues with them" in said
+    output = launcher.launch("queue", "stop")
+    assert "stopped; 2 jobs are left, and python -m launch queue continues with them" in output
     assert states(launcher) == ["waiting", "waiting"] and launcher.runs()[0].state == "interrupted"
     assert "the queue does not run: python -m launch queue continues with what is left" in launcher.launch(
         "queue", "status"
@@ -115,8 +115,8 @@ def test_only_one_works(launcher: Launcher) -> None:
     ],
 )
 def test_files_that_cannot_be_queued(launcher: Launcher, text: str, sentences: list[str]) -> None:
-    said = launcher.launch("queue", launcher.file("night.txt", text), status=2)
-    assert all(sentence in said for sentence in sentences), said
+    output = launcher.launch("queue", launcher.file("night.txt", text), status=2)
+    assert all(sentence in output for sentence in sentences), output
     assert not launcher.logs.exists(), "all of them, or none"
 
 

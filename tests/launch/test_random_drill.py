@@ -89,14 +89,12 @@ def test_every_kind_is_survived(
 ) -> None:
     stand_in(tmp_path, monkeypatch)
     assert main(["drill", "--random", "12", "--seed", "8", "--logs_dir", str(tmp_path / "logs")]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("12 interruptions, seed 8, on this machine; files in ")
-    words = " ".join(said.out.split())
-    assert (
-        " 12 interruptions of " in words and ": every run is the same, bit for bit, as the uninterrupted one" in words
-    )
+    output = capsys.readouterr()
+    assert output.out.startswith("12 interruptions, seed 8, on this machine; files in ")
+    words = " ".join(output.out.split())
+    assert " 12 interruptions of " in words and ": every run is the same, bit for bit" in words
     for kind in {drawn.kind for drawn in InterruptionPool(12, 8, LOCAL_KINDS).remaining}:
-        assert f"{kind}, " in said.err
+        assert f"{kind}, " in output.err
     assert list((tmp_path / "logs").iterdir()) == [], "nothing is left of it"
 
 
@@ -150,6 +148,6 @@ def test_real_runs(
     monkeypatch.setattr("launch.random_drill.STEPS", 40)
     flags = [*TINY, "--dataset_name", "text", "--dataset_dir", str(corpus), "--save_top_k_ckpts", "0"]
     status = main(["drill", "--random", "4", "--seed", "549", *flags, "--logs_dir", str(tmp_path)])
-    said = capsys.readouterr()
-    assert status == 0, said
-    assert "4 interruptions of " in said.out and "the same, bit for bit" in said.out
+    output = capsys.readouterr()
+    assert status == 0, output
+    assert "4 interruptions of " in output.out and "the same, bit for bit" in output.out

@@ -83,13 +83,13 @@ def test_they_win_over_what_says_the_same_in_another_way() -> None:
         ),
         (
             "--gres=gpu:a100:4,nvme:1",
-            "it asks for 4 GPUs and 1 process on each node, and a process trains on one GPU: write "
+            "it asks for 4 GPUs and 1 process on each node, and each trains on one GPU: write "
             "--ntasks-per-node=4, or say --allow_idle_gpus.",
         ),
         ("--gpus-per-node=a:1,b:1", "it asks for 2 GPUs and 1 process on each node"),
         ("-N2 -n2 --ntasks-per-node=4 --gres=gpu:4", "it asks for 4 GPUs and 1 process on each node"),
         ("--gpus-per-task=2", "it asks for 2 GPUs and 1 process on each node"),
-        ("--nodes=2 --gpus=8 --ntasks-per-node=8", "it asks for 4 GPUs and 8 processes on each node, and a proc"),
+        ("--nodes=2 --gpus=8 --ntasks-per-node=8", "it asks for 4 GPUs and 8 processes on each node, and each trains"),
         ("--nodes=2 --gpus=3", "--gpus is 3 and --nodes is 2: nodes need the same number of GPUs each; write --gpus-"),
     ],
 )
@@ -159,8 +159,8 @@ def test_submit_and_sweep(slurm: Launcher) -> None:
     sweep = slurm.run_named("two-seed=2")
     assert sweep.submission["slurm"] == ["partition=fast"]
     assert "--partition=fast" in (sweep.path / "job_script.slurm").read_text()
-    said = slurm.launch("sweep", file, "--slurm", "gres=gpu:2", "--logs_dir", "else", status=2)
-    assert "it asks for 2 GPUs and 1 process on each node" in said and not (slurm.root / "else").exists()
+    output = slurm.launch("sweep", file, "--slurm", "gres=gpu:2", "--logs_dir", "else", status=2)
+    assert "it asks for 2 GPUs and 1 process on each node" in output and not (slurm.root / "else").exists()
 
 
 @pytest.mark.parametrize(
@@ -180,8 +180,8 @@ def test_submit_and_sweep(slurm: Launcher) -> None:
     ],
 )
 def test_where_they_are_of_no_use(slurm: Launcher, words: list[str], sentence: str) -> None:
-    said = slurm.launch(*words, "--slurm", "nodes=2", status=2)
-    assert sentence in said
+    output = slurm.launch(*words, "--slurm", "nodes=2", status=2)
+    assert sentence in output
     assert not slurm.logs.exists()
 
 
@@ -191,5 +191,5 @@ def test_a_snapshot_that_does_not_know_them(slurm: Launcher) -> None:
     run = slurm.run_named("old").path
     (run / "code" / "launch" / "resources.py").unlink()
     (run / "submission.json").write_text(json.dumps({"header": "local_cpu", "script": SCRIPT, "flags": []}))
-    said = slurm.launch("resubmit", "old", "--slurm", "nodes=2", status=2)
-    assert f"--slurm is not known to the code that {run.name} keeps: give --header instead." in said
+    output = slurm.launch("resubmit", "old", "--slurm", "nodes=2", status=2)
+    assert f"--slurm is not known to the code that {run.name} keeps: give --header instead." in output

@@ -56,9 +56,9 @@ def test_the_same_code_and_settings_with_a_change(checkout: Checkout) -> None:
     (first / "code.json").write_text('{"commit": "abc"}')
     for file in ("train_model.py", SCRIPT, "mine.yaml", "slurm_executor.sh", "job_scripts/headers/local_cpu.slurm"):
         (checkout.root / file).write_text("not any more\n")
-    said = resubmit(checkout, "last", "--set", "max_steps=50", "no_wandb=false", "--set", "run_name=$(touch gone)")
+    output = resubmit(checkout, "last", "--set", "max_steps=50", "no_wandb=false", "--set", "run_name=$(touch gone)")
     second = other(checkout, first)
-    assert f"run id  {second.name}\njob id  7\n" in said
+    assert f"run id  {second.name}\njob id  7\n" in output
     lineage = json.loads((second / "lineage.json").read_bytes())
     assert lineage["parent"] == first.name and lineage["how"] == "resubmit"
     assert lineage["changes"] == {"max_steps": "50", "no_wandb": "false", "run_name": "$(touch gone)"}
@@ -79,16 +79,18 @@ def test_another_header_of_today_and_a_dry_run(here: Checkout) -> None:
     (here.root / "job_scripts" / "headers" / "new.slurm").write_text("#SBATCH --partition=new\n")
     made = resubmit(here, "here", "--header", "new", "--set", "max_steps=5", "--dry_run")
     assert "#SBATCH --partition=new\n" in made and "--max_steps=5" in made
-    said = resubmit(here, "here", "--header", "nowhere", status=2)
-    assert "HEADER is 'nowhere': choose local_cpu, new, reference_a100" in said
+    output = resubmit(here, "here", "--header", "nowhere", status=2)
+    assert "HEADER is 'nowhere': choose local_cpu, new, reference_a100" in output
     assert here.run.name.startswith("here_"), "nothing was made"
 
 
 def test_settings_are_judged_by_the_parser_of_the_snapshot(here: Checkout) -> None:
     with (here.root / "config" / "checks.py").open("a") as file:
         file.write("\ndef problems_of(*_): raise SystemExit(9)\n")
-    said = resubmit(here, "here", "--set", "max_stepz=5", "batch_size_per_device=none", status=2)
-    assert "--max_stepz is unknown: did you mean --max_steps?" in said and "--batch_size_per_device is 'none'" in said
+    output = resubmit(here, "here", "--set", "max_stepz=5", "batch_size_per_device=none", status=2)
+    assert (
+        "--max_stepz is unknown: did you mean --max_steps?" in output and "--batch_size_per_device is 'none'" in output
+    )
     assert here.run.name.startswith("here_"), "nothing was made"
 
 
@@ -113,14 +115,16 @@ def test_a_run_without_a_snapshot_takes_the_checkout(checkout: Checkout) -> None
     (first / "command.txt").write_text(
         "python train_model.py --run_name plain --max_steps 9 --resume_training_ckpt last\n"
     )
-    said = resubmit(checkout, "plain", "--header", "local_cpu")
-    assert f"{first.name} has no snapshot of its code: the new run has that of this checkout." in said
+    output = resubmit(checkout, "plain", "--header", "local_cpu")
+    assert f"{first.name} has no snapshot of its code: the new run has that of this checkout." in output
     second = other(checkout, first)
     assert json.loads((second / "config.json").read_bytes())["trainer"]["max_steps"] == 9
     assert json.loads((second / "submission.json").read_bytes())["script"] == "job_scripts/train.slurm"
     (first / "job.json").write_text('{"job": "3"}')
-    said = resubmit(checkout, first.name, status=2)
-    assert "was submitted without a header, so what to ask Slurm for is not known: add --header local_cpu, ref" in said
+    output = resubmit(checkout, first.name, status=2)
+    assert (
+        "was submitted without a header, so what to ask Slurm for is not known: add --header local_cpu, ref" in output
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.text import shortened
+from core.text import format_compact, format_short_time, shortened
 from launch.__main__ import main
 from launch.slurm import OVER, PENDING, SQUEUE_FIELDS, STATES, Job, RunStatus, SlurmJobs, read_jobs, status_of
-from launch.status import compact, short_time
 from runs.run import Run
 from runs.slurm import run_slurm
 from tests.launch.run_folders import Programs, began, ended, logs, programs, stamp, write_run
@@ -102,17 +101,17 @@ def test_a_state_of_two_witnesses(
     # a name that has the time in it would not be the same twice
     programs.queue(queue.replace("HOUR_AGO", hour_ago()).replace("NOW", now))
     write_run(logs, "one", *attempts, submission=submission, heartbeat=BEAT | {"time": time.time() - 665})
-    found = row(capsys, logs)
-    text = str(RunStatus(found["state"], found["detail"] or ""))
-    assert text == state or (found["state"] == "silent" and text.startswith(state))
+    values = row(capsys, logs)
+    text = str(RunStatus(values["state"], values["detail"] or ""))
+    assert text == state or (values["state"] == "silent" and text.startswith(state))
 
 
 def test_a_task_of_an_array_is_its_own_job(logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
     programs.queue("17_3|PENDING|Resources||main|N/A", "17_4|RUNNING|None|n2|main|N/A", "17|RUNNING|None|n1|main|N/A")
     job = {"job": "21", "array_job": "17", "array_task": "3"}
     write_run(logs, "one", began(1, job="21"), ended(1, "requeued"), job=job)
-    found = row(capsys, logs)
-    assert (found["job"], found["state"], found["detail"]) == ("17_3", "queued again", "Resources")
+    values = row(capsys, logs)
+    assert (values["job"], values["state"], values["detail"]) == ("17_3", "queued again", "Resources")
     assert "--array" in programs.told("squeue")[0]
 
 
@@ -138,13 +137,13 @@ TEXT = st.text(st.characters(exclude_characters="|\n", exclude_categories=["Cs"]
     )
 )
 def test_what_squeue_prints_is_read(jobs: list[tuple[str, ...]]) -> None:
-    said = "".join("|".join(job) + "\n" for job in jobs)
-    assert list(read_jobs(said).values()) == [Job(*job) for job in jobs]
+    output = "".join("|".join(job) + "\n" for job in jobs)
+    assert list(read_jobs(output).values()) == [Job(*job) for job in jobs]
 
 
 @given(st.text(max_size=200))
-def test_whatever_squeue_prints_is_read(said: str) -> None:
-    for name, job in read_jobs(said).items():
+def test_whatever_squeue_prints_is_read(output: str) -> None:
+    for name, job in read_jobs(output).items():
         assert name == job.name and len(SQUEUE_FIELDS) == 6
 
 
@@ -193,8 +192,8 @@ def test_a_run_without_a_step_is_silent_after_a_while(
     (logs / "l").touch()
     os.utime(logs / "l", (0, time.time() - line_ago))
     monkeypatch.setattr(Run, "holder", 17 if here else 0)
-    found = row(capsys, logs)
-    assert str(RunStatus(found["state"], found["detail"] or "")).startswith(state)
+    values = row(capsys, logs)
+    assert str(RunStatus(values["state"], values["detail"] or "")).startswith(state)
 
 
 # -- Slurm that is not there, or does not answer ---------------------------------------------------------------------
@@ -203,8 +202,8 @@ def test_a_run_without_a_step_is_silent_after_a_while(
 def test_no_slurm(logs: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setenv("PATH", str(programs.folder))
     write_run(logs, "one", submission=SENT)
-    said = shown_by(capsys, logs)
-    assert "waiting" in said and said.endswith("no Slurm on this machine: states are as the run folders tell\n")
+    output = shown_by(capsys, logs)
+    assert "waiting" in output and output.endswith("no Slurm on this machine: states are as the run folders tell\n")
 
 
 def test_slurm_is_not_asked_where_no_run_needs_it(logs: Path, programs: Programs, capsys: Any) -> None:
@@ -220,8 +219,8 @@ def test_a_controller_that_is_down(logs: Path, programs: Programs, capsys: Any, 
     assert "no answer from Slurm (Unable to contact slurm controller): states are as" in shown_by(capsys, logs)
     programs.put("squeue", "sleep 60")
     monkeypatch.setattr(run_slurm, "__kwdefaults__", {"timeout": 0.2})
-    said = " ".join(shown_by(capsys, logs).split())
-    assert "Slurm's controller did not answer (squeue: nothing within 0.2 s): states are as the run" in said
+    output = " ".join(shown_by(capsys, logs).split())
+    assert "Slurm's controller did not answer (squeue: nothing within 0.2 s): states are as the run" in output
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
@@ -241,9 +240,9 @@ def many(logs: Path, programs: Programs) -> Path:
 def test_live_runs_first_then_the_newest(many: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     head, *lines = shown_by(capsys, many).splitlines()
-    assert head.split() == ["run", "job", "state", "node", "step", "loss", "rate", "left", "tries"]
+    assert head.split() == ["run", "job", "state", "node", "step", "loss", "tokens/s", "left", "tries"]
     assert lines[0].split()[:4] == ["waits_20261116-000001_000001", "901", "waiting:", "QOSMaxJobsPerUserLimit"]
-    assert lines[1].split()[1:] == ["900", "running", "n[1-4]", "40/100", "2.500", "12.3k/s", "2h", "00m", "1"]
+    assert lines[1].split()[1:] == ["900", "running", "n[1-4]", "40/100", "2.500", "12.3k", "2h", "00m", "1"]
     assert lines[2].startswith("done29_") and lines[21].startswith("done10_") and len(lines) == 23
     assert lines[22] == "and 8 older: --all shows them"
     assert len(shown_by(capsys, many, "--all").splitlines()) == 31
@@ -283,6 +282,27 @@ def test_swept_values_are_shown_rather_than_the_name_made_of_them(
     assert row(capsys, logs, "000001")["swept"] == {"peak_learning_rate": 0.002, "seed": 1}
 
 
+def test_every_task_has_its_own_columns(
+    logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    programs.queue("1|RUNNING|None|n1|main|N/A", "2|RUNNING|None|n1|main|N/A")
+    alive = {"time": time.time(), "step": 40, "total_steps": 100}
+    write_run(logs, "words", began(1, job="1"), number=0, job={"job": "1"}, heartbeat=BEAT | alive)
+    measures = [{"name": "near", "title": "points that are near", "unit": "share of points", "better": "higher"}]
+    task = {"name": "toylab.mixture", "unit": "points", "headline": "valid_near", "measures": measures}
+    beat = alive | {"train_loss": 9.0, "valid_near": 0.75, "points_per_second": 50_000.0}
+    points = write_run(logs, "points", began(1, job="2"), number=1, job={"job": "2"}, heartbeat=beat)
+    (points / "task.json").write_text(json.dumps(task))
+    head, first, second = shown_by(capsys, logs).splitlines()
+    assert head.split("step ")[1].split() == ["points", "that", "are", "near", "loss", "points/s", "tokens/s", "tries"]
+    assert first.split()[-4:] == ["40/100", "0.750", "50.0k", "1"]
+    assert second.split()[-4:] == ["40/100", "2.500", "12.3k", "1"]
+    values = row(capsys, logs, "000001")
+    assert (values["valid_near"], values["points_per_second"]) == (0.75, 50_000.0)
+    assert not {"train_loss", "valid_loss", "tokens_per_second"} & values.keys()
+
+
 def test_an_empty_folder_and_a_damaged_run(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "runs has no runs." in " ".join(shown_by(capsys, logs).split())
     run = write_run(logs, "broken")
@@ -294,8 +314,8 @@ def test_an_empty_folder_and_a_damaged_run(logs: Path, capsys: pytest.CaptureFix
 def test_a_run_without_heartbeat_is_shown_by_its_metrics(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(logs, "old", began(1), {"attempt": 1, "end": stamp(), "cause": "finished"})
     (run / "metrics.jsonl").write_text('{"step": 80, "train_loss": 1.5}\n{"step": 90, "valid_loss": 2.0}\n')
-    found = row(capsys, logs)
-    assert (found["step"], found["total_steps"], found["train_loss"], found["valid_loss"]) == (90, 100, 1.5, 2.0)
+    values = row(capsys, logs)
+    assert (values["step"], values["total_steps"], values["train_loss"], values["valid_loss"]) == (90, 100, 1.5, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -322,9 +342,9 @@ def test_watching_looks_again_until_it_is_stopped(logs: Path, capsys: Any, monke
             raise KeyboardInterrupt
 
     monkeypatch.setattr("launch.status.time.sleep", sleep)
-    said = shown_by(capsys, logs, "--watch", "2")
-    assert said.count("one_2026") == 3 and pauses == [2, 2, 2]
-    assert said.count("read from the run folders every 2 s") == 3
+    output = shown_by(capsys, logs, "--watch", "2")
+    assert output.count("one_2026") == 3 and pauses == [2, 2, 2]
+    assert output.count("read from the run folders every 2 s") == 3
 
 
 def test_watching_asks_slurm_every_30_seconds_for_all_runs_at_once(
@@ -364,18 +384,18 @@ def test_the_expected_start(logs: Path, programs: Programs, capsys: Any) -> None
                    f"9|PENDING|BadConstraints||main|{hour_ago()}")  # fmt: skip
     for job in (7, 8, 9):
         write_run(logs, f"r{job}", submission=SENT | {"job": str(job)}, number=job)
-    found = [json.loads(line)["expected_start"] for line in shown_by(capsys, logs, "--json").splitlines()]
-    assert found == [None, None, SOON]
+    values = [json.loads(line)["expected_start"] for line in shown_by(capsys, logs, "--json").splitlines()]
+    assert values == [None, None, SOON]
     head, *rows = shown_by(capsys, logs).splitlines()
     assert [line[head.index("starts") :].split()[:1] for line in rows] == [[], [], ["2099-01-01"]]
     today = datetime.now()
-    assert short_time(today.strftime("%Y-%m-%dT23:59:00")) == "23:59"
-    assert short_time((today + timedelta(days=2)).strftime("%Y-%m-%dT09:05:00")).endswith(" 09:05")
+    assert format_short_time(today.strftime("%Y-%m-%dT23:59:00")) == "23:59"
+    assert format_short_time((today + timedelta(days=2)).strftime("%Y-%m-%dT09:05:00")).endswith(" 09:05")
 
 
 @given(st.floats(0, 1e15))
 def test_numbers_stay_short(value: float) -> None:
-    assert len(compact(value)) <= 5
+    assert len(format_compact(value)) <= 5
 
 
 @given(st.text("ab-_", max_size=99), st.integers(9, 40), st.sampled_from([0, 6]))

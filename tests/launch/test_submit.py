@@ -28,17 +28,17 @@ def launcher(tmp_path: Path) -> Launcher:
 
 def test_in_the_background_of_this_machine(launcher: Launcher) -> None:
     more = {"CUDA_VISIBLE_DEVICES": "1,3", "SLURM_JOB_ID": "9", "EBT_JOB_RUN_DIR": "/elsewhere"}
-    said = launcher.launch("submit", SCRIPT, "--cluster", "local", "--run_name", "$(touch gone) it's", more=more)
+    output = launcher.launch("submit", SCRIPT, "--cluster", "local", "--run_name", "$(touch gone) it's", more=more)
     run = launcher.run
-    assert f"run id  {run.name}\nscript  {run / 'job_script.slurm'}\nprocess " in said
-    assert f"follow  python -m launch logs {run.name} -f\n" in said
+    assert f"run id  {run.name}\nscript  {run / 'job_script.slurm'}\nprocess " in output
+    assert f"follow  python -m launch logs {run.name} -f\n" in output
     assert {file.name for file in run.iterdir()} >= RECORD
     wait("its end", lambda: launcher.runs()[0].state == "finished")
     (begun,) = launcher.begun("$(touch gone) it's")
     assert begun["cuda"] == "1,3", "submitit would have hidden them"
     assert begun["session"] != os.getsid(0), "the end of a terminal is not its end"
     assert begun["code"].startswith(str(run / "code")) and "job" not in begun
-    assert launcher.submission()["state"] == "here" and str(launcher.submission()["process"]) in said
+    assert launcher.submission()["state"] == "here" and str(launcher.submission()["process"]) in output
     assert (run / "command.txt").read_text().startswith("python -m launch submit job_scripts/")
     assert not list(launcher.root.rglob("gone"))
 
@@ -61,13 +61,13 @@ def test_it_does_not_hold_the_terminal_and_is_told_to_end_by_a_signal(launcher: 
 
 def test_here_and_now(launcher: Launcher) -> None:
     (launcher.root / "train_model.py").write_text("import os, sys\nprint('trains in', os.getcwd())\nsys.exit(7)\n")
-    said = launcher.launch("submit", "--cluster", "debug", status=7)
-    assert f"trains in {launcher.run / 'code'}" in said
+    output = launcher.launch("submit", "--cluster", "debug", status=7)
+    assert f"trains in {launcher.run / 'code'}" in output
 
 
 def test_a_dry_run_makes_nothing(launcher: Launcher) -> None:
-    said = launcher.launch("submit", "--cluster", "local", "--dry_run", "--seed", "3", "--logs_dir", "else where")
-    assert "under_slurm bash job_scripts/train.slurm --seed 3 --logs_dir 'else where' --logs_dir " in said
+    output = launcher.launch("submit", "--cluster", "local", "--dry_run", "--seed", "3", "--logs_dir", "else where")
+    assert "under_slurm bash job_scripts/train.slurm --seed 3 --logs_dir 'else where' --logs_dir " in output
     assert not launcher.logs.exists() and not (launcher.root / "else where").exists()
 
 
@@ -111,9 +111,9 @@ def slurm(launcher: Launcher) -> Launcher:
 
 
 def test_held_noted_released(slurm: Launcher) -> None:
-    said = slurm.launch("submit", "--header", "local_cpu", "--run_name", "mine")
+    output = slurm.launch("submit", "--header", "local_cpu", "--run_name", "mine")
     run = slurm.run
-    assert f"job id  7\nlog     {run / 'slurm-7.log'}\nstart   now, on n1\nfollow  " in said
+    assert f"job id  7\nlog     {run / 'slurm-7.log'}\nstart   now, on n1\nfollow  " in output
     told = (slurm.programs / "told").read_text().splitlines()
     assert told[:2] == ["show config", "--test-only"] and told[2].startswith("--hold ") and told[3:] == ["release 7"]
     assert slurm.submission()["state"] == "released" and slurm.submission()["header"] == "local_cpu"
@@ -131,9 +131,9 @@ def test_without_a_header_it_is_submitted_again_as_it_was(slurm: Launcher) -> No
     assert first.submission["header"] is None, "what train.slurm asks for is no header"
     assert "resumes from step 0" in slurm.launch("requeue", first.run_id)
     assert (slurm.programs / "told").read_text().splitlines()[-2].endswith(f"{first.run_id}/job_script.slurm")
-    said = slurm.launch("resubmit", first.run_id, "--set", "max_steps=7")
+    output = slurm.launch("resubmit", first.run_id, "--set", "max_steps=7")
     (second,) = (run for run in slurm.runs() if run.run_id != first.run_id)
-    assert second.run_id in said and "job id  7" in said
+    assert second.run_id in output and "job id  7" in output
     assert (second.settings["max_steps"], second.settings["seed"]) == (7, 5)
     assert second.submission["cluster"] == "slurm" and second.read("lineage.json")["parent"] == first.run_id
     asked = [
@@ -149,14 +149,14 @@ def test_what_ran_in_the_background_goes_on_and_runs_again_there(launcher: Launc
     launcher.launch("submit", "--cluster", "local", "--run_name", "back")
     wait("its start", lambda: bool(launcher.begun("back")))
     launcher.launch("cancel", "back")
-    said = launcher.launch("requeue", "back", more={"SLURM_JOB_ID": "9", "EBT_JOB_RUN_DIR": "/elsewhere"})
-    assert "started again as process " in said and "it resumes from step 1." in said
+    output = launcher.launch("requeue", "back", more={"SLURM_JOB_ID": "9", "EBT_JOB_RUN_DIR": "/elsewhere"})
+    assert "started again as process " in output and "it resumes from step 1." in output
     wait("its end", lambda: launcher.runs()[0].state == "finished")
     assert len(launcher.begun("back")) == 2 and "job" not in launcher.begun("back")[1]
     (first,) = launcher.runs()
-    said = launcher.launch("resubmit", "back")
+    output = launcher.launch("resubmit", "back")
     (again,) = (run for run in launcher.runs() if run.run_id != first.run_id)
-    assert "process " in said
+    assert "process " in output
     wait("its start", lambda: bool(launcher.begun("back")))
     launcher.launch("cancel", again.run_id)
 
@@ -172,25 +172,27 @@ def test_a_dry_run_prints_each_request_once(slurm: Launcher) -> None:
 def test_a_slurm_that_is_not_set_up_is_told(launcher: Launcher) -> None:
     launcher.program("sbatch", "exit 1")
     launcher.program("scontrol", "echo 'scontrol: fatal: Could not establish a configuration source' >&2; exit 1")
-    said = launcher.launch("submit", "--run_name", "here")
+    output = launcher.launch("submit", "--run_name", "here")
     sentence = "Slurm is installed here but not set up (Could not establish a configuration source): what is submitted"
-    assert sentence in said
+    assert sentence in output
     wait("its end", lambda: launcher.runs()[0].state == "finished")
     log = next(launcher.runs()[0].path.glob("submitit/*_log.out")).read_text()
     assert log.count("this is not a job of Slurm: it runs on this machine") == 1
     launcher.program("sbatch", "echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1")
-    said = launcher.execute("local_cpu", SCRIPT, status=2)
-    assert "sbatch cannot reach Slurm (Could not establish a configuration source): its controller is down" in said
-    assert "or run it on this machine (no HEADER, or --cluster local)" in said
+    output = launcher.execute("local_cpu", SCRIPT, status=2)
+    assert "sbatch cannot reach Slurm (Could not establish a configuration source): its controller is down" in output
+    assert "or run it on this machine (no HEADER, or --cluster local)" in output
 
 
 def test_slurm_says_no(slurm: Launcher) -> None:
     slurm.program(
         "sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid partition name specified' >&2; exit 1"
     )
-    said = slurm.launch("submit", status=2)
-    assert "sbatch refused the job (Invalid partition name specified): correct the header, --slurm, or SBATCH_" in said
-    assert said.count("Invalid partition") == 1 and not slurm.logs.exists()
+    output = slurm.launch("submit", status=2)
+    assert (
+        "sbatch refused the job (Invalid partition name specified): correct the header, --slurm, or SBATCH_" in output
+    )
+    assert output.count("Invalid partition") == 1 and not slurm.logs.exists()
     slurm.program(
         "sbatch", "[[ $1 == --test-only ]] || { echo 'sbatch: error: Batch job submission failed: No' >&2; exit 1; }"
     )
@@ -199,9 +201,9 @@ def test_slurm_says_no(slurm: Launcher) -> None:
 
 
 def test_which_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: tuple[str, str] = ("MaxArraySize            = 501\n", "")
+    output: tuple[str, str] = ("MaxArraySize            = 501\n", "")
     for module in ("launch.slurm", "runs.slurm"):
-        monkeypatch.setattr(f"{module}.run_slurm", lambda *words, timeout: said)
+        monkeypatch.setattr(f"{module}.run_slurm", lambda *words, timeout: output)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert choose_cluster("auto") == "local" and choose_cluster("debug") == "debug"
     with pytest.raises(
@@ -210,12 +212,12 @@ def test_which_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_cluster("slurm")
     monkeypatch.setattr(shutil, "which", lambda name: name)
     assert choose_cluster("auto") == choose_cluster("slurm") == "slurm" and largest_array() == 501
-    said = ("", "scontrol failed (Unable to contact slurm controller (connect failure))")
+    output = ("", "scontrol failed (Unable to contact slurm controller (connect failure))")
     with pytest.raises(
         UserError, match=r"connect failure\)\): try again later, or run on this machine with --cluster local"
     ):
         choose_cluster("auto")
-    said = (
+    output = (
         "",
         "scontrol failed (Could not establish a configuration source)",
     )

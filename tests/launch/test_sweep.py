@@ -351,11 +351,11 @@ def test_a_sweep_on_this_machine(launcher: Launcher) -> None:
     (launcher.root / "inference" / "__main__.py").write_text("import sys\nopen(sys.argv[3] + '/evaluated', 'w')\n")
     launcher.tell("fails", "seed-2")
     file = launcher.file("lr.yaml", "base: {no_wandb: true, dataset_dir: texts}\ngrid: {seed: [1, 2]}\n")
-    said = launcher.launch("sweep", file, "--cluster", "local", "--dry_run")
-    assert "lr-seed=1" in said and "2 rows: 2 new; 2 to submit" in said and "nothing was made: --dry_run" in said
+    output = launcher.launch("sweep", file, "--cluster", "local", "--dry_run")
+    assert "lr-seed=1" in output and "2 rows: 2 new; 2 to submit" in output and "nothing was made: --dry_run" in output
     assert not launcher.runs()
-    said = launcher.launch("sweep", file, "--cluster", "local", "--evaluate")
-    assert "4 jobs are in the queue of this machine" in said and "the queue runs in the background" in said
+    output = launcher.launch("sweep", file, "--cluster", "local", "--evaluate")
+    assert "4 jobs are in the queue of this machine" in output and "the queue runs in the background" in output
     wait("the runs", lambda: states(launcher) == {"lr-seed=1": ["finished"], "lr-seed=2": ["failed"]})
     first, second = launcher.run_named("lr-seed=1"), launcher.run_named("lr-seed=2")
     wait("the evaluation", (first.path / "evaluated").exists)
@@ -381,8 +381,8 @@ def test_a_sweep_on_this_machine(launcher: Launcher) -> None:
     )
 
     (launcher.logs / "fails").unlink()
-    said = launcher.launch("queue", file)
-    assert "2 rows: 1 done, 1 again; 1 to submit" in said
+    output = launcher.launch("queue", file)
+    assert "2 rows: 1 done, 1 again; 1 to submit" in output
     wait("it", lambda: states(launcher) == {"lr-seed=1": ["finished"], "lr-seed=2": ["failed", "finished"]})
     assert launcher.run_named("lr-seed=2").parent == second.run_id
     assert "nothing to submit" in launcher.launch("sweep", file, "--cluster", "local")

@@ -139,8 +139,10 @@ def test_a_mistake_that_only_the_log_tells(logs: Path, programs: Programs, capsy
 
 
 def test_signs_of_too_little_memory() -> None:
-    for said in ("slurmstepd: error: Detected 1 oom_kill event", "torch.OutOfMemoryError: CUDA", "MemoryError"):
-        assert last_error(said)[0].startswith("Its log has signs of too little memory: ask for more (--mem), or lower")
+    for output in ("slurmstepd: error: Detected 1 oom_kill event", "torch.OutOfMemoryError: CUDA", "MemoryError"):
+        assert last_error(output)[0].startswith(
+            "Its log has signs of too little memory: ask for more (--mem), or lower"
+        )
     assert last_error("step 4  loss 2.0\n") == []
 
 
@@ -168,7 +170,7 @@ NODES = ["4|64000|16|gpu:a100:8(S:0-1)|fast,old", "2|256000|16|(null)|fast,new",
 @pytest.mark.parametrize(
     ("asks", "says"),
     [
-        (ASKS, ["It asks for 2 nodes with 4 CPUs, 4 GPUs, 100G, fast, new; main has 0 that have all of it."]),
+        (ASKS, ["It asks for 2 nodes with 4 CPUs, 4 GPUs, 100.0 GiB, fast, new; main has 0 that have all of it."]),
         (ASKS.replace("a100:4", "a100:9"), ["It asks for 9 GPUs on a node (--gpus-per-node, --gres); no node of main "
                                             "has more than 8."]),
         (ASKS.replace("&new", "&green"), ["It asks for feature green (--constraint), which no node of main has."]),

@@ -53,7 +53,7 @@ PreemptMode=REQUEUE
 MaxArraySize=2001
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=100000
 InactiveLimit=0
-KillWait=5
+KillWait=12
 MinJobAge=600
 SlurmctldTimeout=30
 SlurmdTimeout=30

@@ -34,9 +34,9 @@ STAYS = """\
 import json, sys, time
 from config import parse_command_line
 from runs import RunFolder
-from runs.process import listener
+from runs.process import signals
 config = parse_command_line(sys.argv[1:])
-listener.listen()
+signals.listen()
 folder = RunFolder.for_run(config)
 with folder.attempt(config, 0):
     beat = {"time": time.time(), "step": 3, "total_steps": 10, "train_loss": 2.5}

@@ -55,10 +55,10 @@ def test_the_doctor(
     monkeypatch.setattr("launch.doctor.HEADER_DIR", headers)
     monkeypatch.setenv("COLUMNS", "200")
     assert doctor(["--logs_dir", str(tmp_path / "logs"), "--header_out", "ours"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in (
         "signals         reach 1 process within",
-        "look  preemption      requeue, with 15 + 5 s between notice and end",
+        "look  preemption      requeue, with 15 + 12 s between notice and end",
         "requeue         allowed, and the job keeps its number",
         "CPUs            2 asked for, bound to 2, 1 used by each process",
         "files of nodes  locks and renames of the log folder hold between this machine and the nodes",
@@ -66,7 +66,7 @@ def test_the_doctor(
         "accounting      none (sacct does not answer); nothing here needs it",
         "array limit     tasks are numbered below 2001",
     ):
-        assert words in said, said
+        assert words in output, output
     options = sbatch_lines((headers / "ours.slurm").read_text())
     assert {"#SBATCH --partition=main", "#SBATCH --cpus-per-task=2", "#SBATCH --requeue"} <= set(options)
     cluster.wait_until_idle()

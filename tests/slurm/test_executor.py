@@ -76,8 +76,8 @@ def test_the_job_runs_the_code_as_it_was_and_the_words_as_they_were(cluster: Clu
 
 def test_an_interrupted_job_goes_on_and_a_cancelled_one_does_not(cluster: Cluster, checkout: Checkout) -> None:
     (checkout.root / "train_model.py").write_text(STOPPABLE)
-    said = checkout.execute("local_cpu", SCRIPT, more=cluster.environment)
-    job = Submitted(cluster, said)
+    output = checkout.execute("local_cpu", SCRIPT, more=cluster.environment)
+    job = Submitted(cluster, output)
     wait("its start", (job.run / "starts").exists)
     cluster.run("scancel", "--signal=USR1", job.id)
     job.wait_for_state("COMPLETED")
@@ -165,9 +165,9 @@ def test_one_off_resources(cluster: Cluster, checkout: Checkout) -> None:
     (checkout.root / "job_scripts" / "headers" / "mine.slurm").write_text("#SBATCH --mem=100M\n#SBATCH --time=9\n")
     own = {"nodes": "2", "time": "7", "comment": """it's "a" #x""", "mem_per_cpu": "50M"}
     words = [word for name, value in own.items() for word in ("--slurm", f"{name}={value}")]
-    said = checkout.execute("mine", SCRIPT, *words, more=cluster.environment | {"SBATCH_TIMELIMIT": "8"})
-    assert "start   now, on n[1-2]\n" in said
-    job = Submitted(cluster, said)
+    output = checkout.execute("mine", SCRIPT, *words, more=cluster.environment | {"SBATCH_TIMELIMIT": "8"})
+    assert "start   now, on n[1-2]\n" in output
+    job = Submitted(cluster, output)
     job.wait_for_state("COMPLETED")
     assert job.show("TimeLimit") == "00:07:00" and job.show("MinMemoryCPU") == "50M"
     assert f"   Comment={own['comment']} \n" in cluster.run("scontrol", "show", "job", job.id)
@@ -198,8 +198,8 @@ def test_what_can_never_start_is_not_submitted(cluster: Cluster, checkout: Check
     """Slurm takes `--hold --mem=900G`, and it waits for ever."""
     mine = checkout.root / "job_scripts" / "headers" / "mine.slurm"
     mine.write_text(f"#SBATCH {option}\n#SBATCH --ntasks-per-node={2 if 'gpu' in option else 1}\n")
-    said = checkout.execute("mine", SCRIPT, status=2, more=cluster.environment)
-    assert re.match(NEVER[option], said) and len(said.splitlines()) == 1, said
+    output = checkout.execute("mine", SCRIPT, status=2, more=cluster.environment)
+    assert re.match(NEVER[option], output) and len(output.splitlines()) == 1, output
     assert not checkout.logs.exists() and not cluster.run("squeue", "-h").strip()
 
 
@@ -222,6 +222,8 @@ def test_what_waits_for_a_node_is_submitted(cluster: Cluster, checkout: Checkout
 def test_a_controller_that_is_down(cluster: Cluster, checkout: Checkout, tmp_path: Path) -> None:
     elsewhere = tmp_path / "slurm.conf"  # at a port where nobody listens
     elsewhere.write_text(re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=1", cluster.configuration.read_text()))
-    said = checkout.execute("local_cpu", SCRIPT, status=2, more={"SLURM_CONF": str(elsewhere)})
-    assert "sbatch cannot reach Slurm (Unable to contact slurm controller (connect failure)): its controller is" in said
+    output = checkout.execute("local_cpu", SCRIPT, status=2, more={"SLURM_CONF": str(elsewhere)})
+    assert (
+        "sbatch cannot reach Slurm (Unable to contact slurm controller (connect failure)): its controller is" in output
+    )
     assert not checkout.logs.exists()

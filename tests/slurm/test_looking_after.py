@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
 def test_a_job_from_its_queue_to_its_end(launcher: Launcher, tmp_path: Path) -> None:
     header = launcher.checkout.root / "job_scripts" / "headers" / "later.slurm"
     header.write_text("#SBATCH --begin=now+1hour\n#SBATCH --cpus-per-task=1\n")
-    said = launcher.checkout.execute(
+    output = launcher.checkout.execute(
         "later", "job_scripts/train.slurm", "--run_name", "mine", more=launcher.cluster.environment
     )
-    job = Submitted(launcher.cluster, said)
+    job = Submitted(launcher.cluster, output)
     wait("Slurm to look at it", lambda: launcher.status()["detail"] == "BeginTime")
     assert launcher.status()["job"] == job.id and launcher.status()["state"] == "waiting"
     assert f"Job {job.id} waits (BeginTime): its time to begin has not come" in launcher.launch("why", "mine")
@@ -30,7 +30,7 @@ def test_a_job_from_its_queue_to_its_end(launcher: Launcher, tmp_path: Path) -> 
     assert (running["step"], running["total_steps"], running["train_loss"], running["attempts"]) == (3, 10, 2.5, 1)
     assert running["node"] in ("n1", "n2") and Run(job.run).attempts[0]["job"] == job.id
 
-    assert f"job {job.id} saves its state, goes back into the queue" in launcher.launch("requeue", "mine")
+    assert f"job {job.id} saves its state, is queued again and resumes from there" in launcher.launch("requeue", "mine")
     wait("its second attempt", lambda: (now := launcher.status())["state"] == "running" and now["attempts"] == 2)
     log = launcher.launch("logs", "mine").splitlines()
     marks = [line for line in log if line.startswith("──── attempt ")]
@@ -45,9 +45,9 @@ def test_a_job_from_its_queue_to_its_end(launcher: Launcher, tmp_path: Path) -> 
     assert launcher.status()["state"] == "cancelled"
     assert "nothing to cancel: it is cancelled." in launcher.launch("cancel", "mine")
 
-    said = launcher.launch("requeue", "mine")
+    output = launcher.launch("requeue", "mine")
     again = Run(job.run).job_name
-    assert f"submitted again as job {again}; it resumes from step 0; start: about " in said and again != job.id
+    assert f"submitted again as job {again}; it resumes from step 0; start: about " in output and again != job.id
     launcher.cluster.run("scontrol", "update", f"jobid={again}", "StartTime=now")
     wait("its third attempt", lambda: (now := launcher.status())["state"] == "running" and now["attempts"] == 3)
     elsewhere = tmp_path / "slurm.conf"  # at a port where nobody listens
@@ -79,8 +79,8 @@ def test_what_was_submitted_without_a_header_goes_on_and_runs_again(launcher: La
     launcher.cluster.wait_until_idle()
     assert "submitted again as job " in launcher.launch("requeue", run.run_id)
     wait("its second attempt", lambda: (now := launcher.status())["state"] == "running" and now["attempts"] == 2)
-    said = launcher.launch("resubmit", run.run_id, "--set", "seed=4")
+    output = launcher.launch("resubmit", run.run_id, "--set", "seed=4")
     (other,) = (path for path in run.path.parent.iterdir() if path != run.path)
-    assert f"run id  {other.name}\n" in said and "job id  " in said
+    assert f"run id  {other.name}\n" in output and "job id  " in output
     wait("its start", lambda: Run(other).state == "running")
     assert Run(other).settings["seed"] == 4 and Run(other).submission["header"] is None

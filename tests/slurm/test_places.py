@@ -38,10 +38,10 @@ def test_a_module_that_cannot_be_loaded_stops_the_job(cluster: Cluster, checkout
     header(checkout, "#SBATCH --nodes=1\nmodule purge\nmodule load cuda/99\nexport REACHED=1\n")
     job = Submitted(cluster, checkout.execute("mine", SCRIPT, more=cluster.environment))
     wait("its end", lambda: job.show("JobState") == "FAILED")
-    said = "job_scripts/headers/mine.slurm: `module load cuda/99` ended with status 127; correct that line, or add ||"
-    assert said in job.log.read_text() and "there is no `module` on" in job.log.read_text()
+    output = "job_scripts/headers/mine.slurm: `module load cuda/99` ended with status 127; correct that line, or add ||"
+    assert output in job.log.read_text() and "there is no `module` on" in job.log.read_text()
     (attempt,) = attempts(job.run)
-    assert attempt["cause"].startswith(f"refused: {said}") and attempt["job"] == job.id
+    assert attempt["cause"].startswith(f"refused: {output}") and attempt["job"] == job.id
     assert not (job.run / "heard.json").exists() and job.show("Restarts") == "0"
     assert Run(job.run).state == "failed"
 
@@ -73,8 +73,8 @@ def test_the_header_for_pyxis(cluster: Cluster, checkout: Checkout) -> None:
     assert len(list(job.run.glob("process-*"))) == 2
     code = f"{job.run}/code"
     mounts = f"--container-mounts={code}:{code},{checkout.logs}:{checkout.logs}"
-    said = seen.read_text()
-    assert f"--container-image=nvcr.io#nvidia/pytorch {mounts} --container-workdir={code} bash {SCRIPT}" in said
+    output = seen.read_text()
+    assert f"--container-image=nvcr.io#nvidia/pytorch {mounts} --container-workdir={code} bash {SCRIPT}" in output
 
 
 def test_threads_follow_the_task_where_the_node_does_not_bind(
@@ -95,12 +95,12 @@ def test_the_doctor_lets_two_nodes_compute_together(
     words = [sys.executable, "-m", "launch", "doctor", "--header", "mine", "--logs_dir", str(checkout.logs)]
     own = checkout.environment(cluster.environment)
     own.pop("OMP_NUM_THREADS")
-    said = subprocess.run(words, cwd=checkout.root, env=own, capture_output=True, text=True).stdout
-    assert re.search(r"ok +network .*; 2 processes on 2 nodes added numbers over Gloo in \d", said), said
-    assert "ok    CPUs            1 asked for, not bound (to " in said and "of the node), 1 used by each" in said
-    assert "processes meet at a free one, which the first of them chooses" in said
+    output = subprocess.run(words, cwd=checkout.root, env=own, capture_output=True, text=True).stdout
+    assert re.search(r"ok +network .*; 2 processes on 2 nodes added numbers over Gloo in \d", output), output
+    assert "ok    CPUs            1 asked for, not bound (to " in output and "of the node), 1 used by each" in output
+    assert "processes meet at a free one, which the first of them chooses" in output
 
     header(checkout, "#SBATCH --nodes=2\nmodule load nothing\n")
-    said = subprocess.run(words, cwd=checkout.root, env=own, capture_output=True, text=True).stdout
-    told = " ".join(said.split())
+    output = subprocess.run(words, cwd=checkout.root, env=own, capture_output=True, text=True).stdout
+    told = " ".join(output.split())
     assert "fails job its processes did not start (job_scripts/headers/mine.slurm: `module load nothing` ended" in told

@@ -100,12 +100,12 @@ def test_a_task_that_never_comes(cluster: Cluster, corpus: Path, tmp_path: Path)
         time.sleep(0.1)
     (job,) = cluster.run("squeue", "-h", "-o", "%i").split()
     cluster.run("scancel", "--signal=TERM", f"{job}.0")
-    _, said = process.communicate(timeout=60)
-    assert "task 0: Exited with exit code 75" in said, said
+    _, output = process.communicate(timeout=60)
+    assert "task 0: Exited with exit code 75" in output, output
 
 
 def test_the_others_wait_for_a_busy_first_process(cluster: Cluster, corpus: Path, tmp_path: Path) -> None:
-    """srun ends what is left a while (here two seconds) after the first process has ended: none may end before."""
+    """srun ends what is left a while (here seven seconds) after the first process has ended: none may end before."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
         "if os.environ.get('SLURM_PROCID') == '0' and 'train_model.py' in sys.argv[0:1] + sys.orig_argv:\n"
@@ -115,11 +115,11 @@ def test_the_others_wait_for_a_busy_first_process(cluster: Cluster, corpus: Path
         "        import training.report as r\n"
         "        time.sleep(.2)\n"
         "        report = r.print_results\n"
-        "        r.print_results = lambda *w: (time.sleep(6), report(*w))\n"
+        "        r.print_results = lambda *w: (time.sleep(14), report(*w))\n"
         "    threading.Thread(target=slow, daemon=True).start()\n"
     )
     flags = [*TRANSFORMER, "--max_steps", "20", "--dataset_dir", str(corpus)]
-    job = Job(cluster, tmp_path, flags, "--nodes=2", SLURM_WAIT="2", PYTHONPATH=str(tmp_path))
+    job = Job(cluster, tmp_path, flags, "--nodes=2", SLURM_WAIT="7", PYTHONPATH=str(tmp_path))
     job.wait_for_words("train_model.py ended with status", 1)
     assert "train_model.py ended with status 0" in job.log(), job.log()
     assert "test it " in job.log()

@@ -65,15 +65,15 @@ def test_a_sweep(cluster: Cluster, tmp_path: Path) -> None:
     launcher.tell("fails", "seed-3")
     file = launcher.file("it's $(touch gone).yaml", "base: {no_wandb: true}\ngrid: {seed: [1, 2, 3]}\n")
     words = ("sweep", file, "--header", "mine")
-    said = launcher.launch(*words, "--evaluate", more=cluster.environment)
-    (array,) = re.findall(r"^array (\d+): 3 runs$", said, re.MULTILINE)
-    assert "3 rows: 3 new; 3 to submit" in said and "the evaluation of each" in said
+    output = launcher.launch(*words, "--evaluate", more=cluster.environment)
+    (array,) = re.findall(r"^array (\d+): 3 runs$", output, re.MULTILINE)
+    assert "3 rows: 3 new; 3 to submit" in output and "the evaluation of each" in output
     names = [f"it's $(touch gone)-seed={seed}" for seed in (1, 2, 3)]
     wait("their starts", lambda: all(launcher.begun(name) for name in names))
     assert [launcher.begun(name)[0]["array_task"] for name in names] == ["0", "1", "2"]
     wait("the end of two", lambda: [launcher.run_named(names[n]).state for n in (0, 2)] == ["finished", "failed"])
-    said = launcher.launch(*words, "--dry_run", more=cluster.environment)
-    assert re.search(r"3 rows: 1 done, 1 \w+, 1 again; 1 to submit", said), "what runs is left alone"
+    output = launcher.launch(*words, "--dry_run", more=cluster.environment)
+    assert re.search(r"3 rows: 1 done, 1 \w+, 1 again; 1 to submit", output), "what runs is left alone"
 
     cluster.run("scancel", "--signal=USR1", f"{array}_1")
     wait("the one that was interrupted", lambda: launcher.run_named(names[1]).state == "finished")
@@ -122,9 +122,9 @@ def test_arrays_are_cut_to_the_limit(cluster: Cluster, tmp_path: Path, monkeypat
     monkeypatch.setattr(sweep, "largest_array", lambda: 2)
     (tmp_path / "launcher").mkdir()
     header = Header("mine", ["#SBATCH --cpus-per-task=1", "#SBATCH --mem=100M"], [])
-    said = list(submit_arrays(runs, header, tmp_path / "launcher", 1, False))
-    numbers = [line.split()[1].rstrip(":") for line in said]
-    assert [line.split(": ")[1] for line in said] == ["2 runs", "2 runs", "1 runs"]
+    output = list(submit_arrays(runs, header, tmp_path / "launcher", 1, False))
+    numbers = [line.split()[1].rstrip(":") for line in output]
+    assert [line.split(": ")[1] for line in output] == ["2 runs", "2 runs", "1 runs"]
     assert [Run(run).job_name for run in runs] == [f"{numbers[n // 2]}_{n % 2}" for n in range(5)]
     assert all(Run(run).submission["state"] == "released" for run in runs)
     wait("all of them", lambda: all((run / "began").exists() for run in runs))
@@ -136,12 +136,12 @@ def test_slurm_says_no_to_an_array(cluster: Cluster, tmp_path: Path) -> None:
     launcher = Launcher(tmp_path / "launcher")
     (launcher.root / "job_scripts" / "headers" / "mine.slurm").write_text("#SBATCH --partition=nosuch\n")
     file = launcher.file("two.yaml", "base: {no_wandb: true}\ngrid: {seed: [1, 2]}\n")
-    said = launcher.launch("sweep", file, "--header", "mine", status=2, more=cluster.environment)
-    assert re.search(r"^sbatch refused the job \(.+\): correct the header", said, re.MULTILINE), said
+    output = launcher.launch("sweep", file, "--header", "mine", status=2, more=cluster.environment)
+    assert re.search(r"^sbatch refused the job \(.+\): correct the header", output, re.MULTILINE), output
     assert not launcher.logs.exists() and not cluster.run("squeue", "-h").strip()
     (launcher.root / "job_scripts" / "headers" / "mine.slurm").write_text("")
-    said = launcher.launch("sweep", file, "--header", "mine", more=cluster.environment)
-    assert "2 rows: 2 new; 2 to submit" in said and "start   now, on n" in said
+    output = launcher.launch("sweep", file, "--header", "mine", more=cluster.environment)
+    assert "2 rows: 2 new; 2 to submit" in output and "start   now, on n" in output
     wait("them", lambda: [run.state for run in launcher.runs()] == ["finished"] * 2)
     assert "error" not in launcher.runs()[0].submission and os.path.samefile(
         launcher.runs()[0].path / "code", launcher.runs()[1].path / "code"
@@ -154,10 +154,10 @@ def test_runs_after_another(cluster: Cluster, tmp_path: Path) -> None:
     launcher.tell("waits", "first")
 
     def submit(name: str, *words: str) -> str:
-        said = launcher.launch(
+        output = launcher.launch(
             "submit", "--run_name", name, "--slurm", "cpus_per_task=1", *words, more=cluster.environment
         )
-        return re.findall(r"^job id  (\d+)$", said, re.MULTILINE)[0]
+        return re.findall(r"^job id  (\d+)$", output, re.MULTILINE)[0]
 
     def state(job: str) -> str:
         return cluster.run("squeue", "-h", "--states=all", f"--jobs={job}", "-o", "%T %r").strip()
@@ -175,7 +175,7 @@ def test_runs_after_another(cluster: Cluster, tmp_path: Path) -> None:
     assert len(launcher.begun("first")) == 2 and begun == sorted(begun)
     wait("the one that was left out", lambda: state(third).startswith("CANCELLED"))
     assert not launcher.begun("third") and launcher.run_named("third").submission["after"]["if"] == "failed"
-    said = launcher.launch("requeue", "third", status=1, more=cluster.environment)
-    assert "is finished, and will not be failed any more; choose --if finished or any." in said
+    output = launcher.launch("requeue", "third", status=1, more=cluster.environment)
+    assert "is finished, and will not be failed any more; choose --if finished or any." in output
     late = launcher.launch("submit", "--after", "first", "--run_name", "late", more=cluster.environment)
     assert "start   now, on n" in late

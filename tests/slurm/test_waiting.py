@@ -62,16 +62,16 @@ def test_a_job_that_a_broken_node_could_not_start_is_held_released_and_kept_from
     wait("its start", lambda: launcher.status()["state"] == "running")
     assert launcher.status()["node"] == "n2"
     cluster.repair()
-    said = launcher.launch("requeue", "mine", "--exclude_nodes", "last")
-    assert said.endswith(" is queued again and resumes from there. It will not start on n2.\n")
+    output = launcher.launch("requeue", "mine", "--exclude_nodes", "last")
+    assert output.endswith(" is queued again and resumes from there. It will not start on n2.\n")
     wait("its second attempt", lambda: (now := launcher.status())["state"] == "running" and now["attempts"] == 2)
     assert launcher.status()["node"] == "n1" and job.show("ExcNodeList") == "n2"
 
     launcher.launch("cancel", "mine")
     cluster.wait_until_idle()
-    said = launcher.launch("requeue", "mine", "--exclude_nodes", "n1")
+    output = launcher.launch("requeue", "mine", "--exclude_nodes", "n1")
     again = Run(job.run).job_name
-    assert f"submitted again as job {again}; it resumes from step 0, not on n1; start: now, on n2." in said
+    assert f"submitted again as job {again}; it resumes from step 0, not on n1; start: now, on n2." in output
     assert " ExcNodeList=n1 " in cluster.run("scontrol", "show", "job", str(again), "--oneliner")
 
 
@@ -130,8 +130,8 @@ def test_what_can_never_start_says_so_and_names_the_number(cluster: Cluster, tmp
     assert {lines[-1].split(", then ")[1].split(" --header ")[1] for name, lines in why.items() if name != "next"} == {
         "… with one that asks for less"
     }
-    said = launch(cluster, logs, "requeue", "memory", status=1)
-    assert f"job {job} waits, but can never start (BadConstraints): python -m launch why " in said
+    output = launch(cluster, logs, "requeue", "memory", status=1)
+    assert f"job {job} waits, but can never start (BadConstraints): python -m launch why " in output
 
     job = Run(runs["next"]).job_name
     assert why["next"][0].endswith(" is waiting: never starts (DependencyNeverSatisfied).")
