@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     sys.argv, argv = hide(sys.argv), hide(argv)
     try:
         config = parse_command_line(argv)
-        if config.sources["recipe"] == "--mcmc_step_size" and config.run.model_name == "ebt":
+        if config.sources["recipe"] == "--mcmc_step_size":
             print("--mcmc_step_size without --recipe: energy flags that are not given have public EBT code's defaults.")
         debugging = config.debugging
         if debugging.print_config:

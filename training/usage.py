@@ -118,8 +118,13 @@ def gpu_sample() -> dict[str, float]:
 
 
 def live_tensors() -> int:
-    """How many tensors Python holds; a leak of losses or activations shows here."""
-    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+    """How many tensors Python has held for a while; a leak of losses or activations shows here.
+
+    Only in the training thread: whoever holds a tuple while another thread still builds it makes that thread fail
+    (`SystemError: bad argument to internal function`). For the same reason only objects that survived collections are
+    looked at: a tuple in the making is young.
+    """
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects(generation=2))
 
 
 class Usage(pl.Callback):
@@ -140,6 +145,7 @@ class Usage(pl.Callback):
         self.thread: threading.Thread | None = None
         self.ended = threading.Event()
         self.counted = (time.monotonic(), 0.0)  # when tensors were counted last, and how long that took
+        self.tensors: int | None = None  # counted since the last sample
         self.waited = (0.0, 0.0)  # seconds waited and seconds of training at the last sample
         self.least_free = psutil.virtual_memory().available
         self.factor = 1.0  # samples come so many times more rarely than at first
@@ -150,6 +156,16 @@ class Usage(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any, **more: Any) -> None:
         self.step = trainer.global_step
+        if self.thread is not None:
+            self.count_tensors()
+
+    def count_tensors(self) -> None:
+        """Now and then, for the next sample."""
+        last, took = self.counted
+        if time.monotonic() - last > max(TENSOR_SECONDS, TENSOR_SHARE * took):
+            start = time.thread_time()
+            self.tensors = live_tensors()
+            self.counted = (time.monotonic(), time.thread_time() - start)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.end()
@@ -203,11 +219,9 @@ class Usage(pl.Callback):
             row["loader_wait_share"] = round((waited - self.waited[0]) / (seconds - self.waited[1]), 4)
             self.waited = (waited, seconds)
         self.least_free = min(self.least_free, psutil.virtual_memory().available)
-        last, took = self.counted
-        if time.monotonic() - last > max(TENSOR_SECONDS, TENSOR_SHARE * took):
-            start = time.thread_time()
-            row["tensors"] = live_tensors()
-            self.counted = (time.monotonic(), time.thread_time() - start)
+        tensors, self.tensors = self.tensors, None
+        if tensors is not None:
+            row["tensors"] = tensors
         self.rows.append(row)
         with suppress(OSError):
             if len(self.rows) < MOST_SAMPLES:
