@@ -300,7 +300,7 @@ def draw_curves(
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.grid(**FAINT)
         panel.legend(fontsize="small", framealpha=0.9)
-    figure.suptitle(picture_text(f"Thinking for longer: {about}"), x=0.01, ha="left", fontsize="large")
+    figure.suptitle(picture_text(f"Thinking for longer: {about}"), x=0.01, ha="left", fontsize="medium", wrap=True)
     figure.tight_layout()
     figure.savefig(file, dpi=120, format="png")
     plots.close(figure)

@@ -31,7 +31,11 @@ class MixtureTask(Task):
     unit = "points"
     models: ClassVar = {"ebt": "energy of the plane"}
     groups = (Energy, Mixture)
-    defaults: ClassVar = {"energy_form": "scalar", "denoising_initial_condition": "random_noise"}
+    defaults: ClassVar = {
+        "dataset_name": "corners",
+        "energy_form": "scalar",
+        "denoising_initial_condition": "random_noise",
+    }
     recipes = RECIPES
     checks = ENERGY_CHECKS
 
