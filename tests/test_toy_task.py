@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +42,7 @@ class Toy:
         """`python WORDS...`: what it printed; `status` is what it must exit with."""
         environment = {**os.environ, "PYTHONPATH": str(TOY), **variables}
         command = [sys.executable, *words]
-        done = warm.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, start_new_session=True
-        )
+        done = warm.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
         output = done.stdout + done.stderr
         assert done.returncode == status, f"exit status {done.returncode}, not {status}:\n{output}"
         return output
@@ -106,6 +106,26 @@ def test_its_folder_says_what_it_is(trained: tuple[Toy, str]) -> None:
     }
     assert schema["points_per_second"]["unit"] == "points per second"
     assert json.loads((folder / "spec.json").read_bytes()) == {} == final(folder)["run"]["spec"]
+
+
+def test_it_is_found_and_ranked(trained: tuple[Toy, str]) -> None:
+    toy = trained[0]
+    logs = ("--logs_dir", str(toy.logs))
+    assert toy.run_folder.name in toy("-m", "runs", "list", "--where", "valid_near>0.01", *logs)
+    assert "None of the 1 runs" in toy("-m", "runs", "list", "--where", "valid_near>2", *logs)
+    assert "validation near its corner" in toy("-m", "runs", "best", "valid_near", *logs)
+
+
+def test_its_page_opens_in_the_browser(trained: tuple[Toy, str]) -> None:
+    if shutil.which("chromium") is None:
+        sentence = "chromium is needed: apt-get install chromium."
+        pytest.fail(sentence) if os.environ.get("CI") == "true" else pytest.skip(sentence)
+    logs, run = trained[0].logs, trained[0].run_folder.name
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom"]
+    page = (logs / "pages" / f"{run}.html").resolve().as_uri()
+    shown = subprocess.run([*command, page], capture_output=True, text=True, timeout=120).stdout
+    for words in ("Best validation squared distance", "square units", "Near its corner", "Points"):
+        assert words in shown
 
 
 def test_its_model_is_built_from_its_folder_alone(trained: tuple[Toy, str], monkeypatch: pytest.MonkeyPatch) -> None:

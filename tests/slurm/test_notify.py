@@ -10,7 +10,7 @@ import pytest
 
 from tests.runs.hook import TOKEN, Hook, hook
 from tests.slurm.cluster import Cluster
-from tests.slurm.jobs import TRANSFORMER, Job, attempts
+from tests.slurm.jobs import TRANSFORMER, Job, attempts, wait
 
 __all__ = ["hook"]
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(900)]
@@ -35,6 +35,7 @@ def test_a_job_that_is_queued_again_and_one_that_is_killed(
     other.wait_for_state("FAILED")
     job.wait_for_state("COMPLETED")
     assert [attempt["cause"] for attempt in attempts(job.folder)] == ["time limit", "finished"]
+    wait("both to be told", lambda: len(hook.notices) == 2)
     end, failure = sorted(hook.notices, key=lambda notice: str(notice["event"]))
     assert (end["event"], end["job"], end["run"]) == ("end", job.id, job.folder.name)
     assert failure["run"] == other.folder.name and "out of memory or killed." in failure["text"]

@@ -124,7 +124,7 @@ def test_arrays_are_cut_to_the_limit(cluster: Cluster, tmp_path: Path, monkeypat
     header = Header("mine", ["#SBATCH --cpus-per-task=1", "#SBATCH --mem=100M"], [])
     output = list(submit_arrays(runs, header, tmp_path / "launcher", 1, False))
     numbers = [line.split()[1].rstrip(":") for line in output]
-    assert [line.split(": ")[1] for line in output] == ["2 runs", "2 runs", "1 runs"]
+    assert [line.split(": ")[1] for line in output] == ["2 runs", "2 runs", "1 run"]
     assert [Run(run).job_name for run in runs] == [f"{numbers[n // 2]}_{n % 2}" for n in range(5)]
     assert all(Run(run).submission["state"] == "released" for run in runs)
     wait("all of them", lambda: all((run / "began").exists() for run in runs))

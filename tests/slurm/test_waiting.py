@@ -77,7 +77,7 @@ def test_a_job_that_a_broken_node_could_not_start_is_held_released_and_kept_from
 
 def test_a_job_that_runs_and_never_begins_is_called_silent(launcher: Launcher) -> None:
     (launcher.checkout.root / "train_model.py").write_text("import time; time.sleep(300)\n")
-    reading = launcher.checkout.root / "runs" / "reading.py"
+    reading = launcher.checkout.root / "runs" / "run.py"
     reading.write_text(reading.read_text().replace("START_UP = 600.0", "START_UP = 3.0"))
     words = "local_cpu", "job_scripts/train.slurm", "--run_name", "mine"
     job = Submitted(launcher.cluster, launcher.checkout.execute(*words, more=launcher.cluster.environment))
@@ -119,11 +119,11 @@ def test_what_can_never_start_says_so_and_names_the_number(cluster: Cluster, tmp
     assert why["memory"][1:] == [
         f"Job {job} waits (BadConstraints): no node of its partition has all that it asks for together: memory, CPUs, "
         "GPUs, features.",
-        "It asks for 900G of memory on a node (--mem, --mem-per-cpu); the largest node of main has 11.72G.",
+        "It asks for 900.0 GiB of memory on a node (--mem, --mem-per-cpu); the largest node of main has 11.7 GiB.",
         f"next: python -m launch cancel {runs['memory'].name} --logs_dir {logs}, then python -m launch resubmit "
         f"{runs['memory'].name} --logs_dir {logs} --header … with one that asks for less",
     ]
-    assert "It asks for 19.53G of memory on a node (--mem, --mem-per-cpu)" in why["each"][2]
+    assert "It asks for 19.5 GiB of memory on a node (--mem, --mem-per-cpu)" in why["each"][2]
     cpus = "CPUs on a node (--cpus-per-task, --ntasks-per-node); no node of main has more than 2."
     assert f"It asks for 4 {cpus}" in why["tasks"] and f"It asks for 8 {cpus}" in why["cpus"]
     assert "It asks for 5 nodes (--nodes); main has 2." in why["nodes"]

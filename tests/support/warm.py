@@ -43,7 +43,10 @@ LIBRARIES = (
     ),
 )
 # Variables that no library reads while it is imported. Where another differs, the program starts in a new process.
-MAY_DIFFER = ("EBT_", "SLURM", "SBATCH", "PYTEST_", "COLUMNS", "LINES", "PATH", "VIRTUAL_ENV", "PWD", "OLDPWD", "_")
+MAY_DIFFER = (
+    *("EBT_", "SLURM", "SBATCH", "PYTEST_", "PYTHONPATH", "COLUMNS", "LINES", "PATH", "VIRTUAL_ENV"),
+    *("PWD", "OLDPWD", "_", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_NVML_BASED_CUDA_CHECK"),
+)
 
 
 class Server:
@@ -292,6 +295,8 @@ def become(request: dict[str, Any]) -> None:
     sys.stderr = open(2, "w", closefd=False, buffering=1, errors="backslashreplace")  # noqa: SIM115
     sys.modules["numpy"].random.seed()  # of the libraries' generators this one does not notice a fork
     del sys.modules["__main__"]
+    own = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    sys.path[1:1] = own
     first, *words = request["argv"]
     if first == "-m":
         module, *words = words
