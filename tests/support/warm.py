@@ -94,6 +94,9 @@ def server() -> Server | None:
     global _server
     if not hasattr(os, "pidfd_open") or not os.path.isdir("/proc/self/task"):
         return None
+    if _server is not None and _server.is_usable and not _server.fits(dict(os.environ)):
+        _server.close()  # a library that was imported since, or a test, has changed the environment
+        _server = None
     if _server is None or (_server.is_ready and not _server.is_usable):
         _server = Server()
     return _server if _server.is_usable else None

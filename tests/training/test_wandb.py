@@ -280,7 +280,7 @@ def test_a_page_that_cannot_begin_is_done_without(
     def broken(*words: object, **more: object) -> None:
         raise RuntimeError("no service")
 
-    monkeypatch.setattr(training.wandb, "open_page", broken)
+    monkeypatch.setattr(training.wandb, "open_wandb", broken)
     config = parse_command_line(["--wandb_offline"])
     assert wandb_logger(config, folder) is None
     said = capsys.readouterr().out
