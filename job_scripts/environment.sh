@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2317
-# Sourced by the job scripts: goes to the repo's root, names its Python, and has what the commands of a header need.
+# Sourced by the job scripts: goes to the repo's root, sets $python, and defines functions for the commands of a header.
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 python=$PWD/job_scripts/python
 
@@ -14,7 +14,7 @@ find_module() { # `module` is often a function of login shells alone; without an
     }
 }
 
-header_failed() { # NAME STATUS LINE: ends a job that lacks what its header was to bring, and notes it in the run
+header_failed() { # NAME STATUS LINE: ends a job whose header has a command that failed, and records it in the run
     if [[ " ${FUNCNAME[*]} " == *" source "* ]]; then return; fi # a file that the header reads decides for itself
     local message
     message="$1: \`$(sed -n "$3p" "$0")\` ended with status $2; correct that line, or add || true where it may fail"

@@ -11,28 +11,28 @@ in_batch_script() { # of a job, and not in one of its processes; EBT_STEP_OF may
     [[ -n $job && ${EBT_STEP_OF:-} != "$job" ]]
 }
 
-may_return() { # whether Slurm takes the job back: it runs, or a more urgent one ended it; not if somebody cancelled it
+may_requeue() { # whether Slurm would queue the job again: it runs, or it was preempted; not if somebody cancelled it
     local answer
     for _ in 1 2 3 4 5; do # the controller may be too busy to answer
         answer=$(scontrol show job "$job" --oneliner) && break
         sleep 2
     done
     [[ $answer =~ \ JobState=RUNNING\  ]] && return
-    # PreemptMode=CANCEL: it is on its way out, and would not come back by itself. Times compare as texts do.
+    # PreemptMode=CANCEL: the job is ending, and Slurm would not queue it again by itself. Times compare as texts do.
     [[ $answer =~ \ JobState=COMPLETING\  && $answer =~ \ StartTime=([0-9T:-]+) ]] || return
     local start=${BASH_REMATCH[1]}
     [[ $answer =~ \ PreemptTime=([0-9T:-]+) && ! ${BASH_REMATCH[1]} < $start ]]
 }
 
 leave() { # with the status $1; a job that was interrupted is queued again
-    local goes_on=1
+    local resumable=1 # an exit status: 0 if the job should be queued again
     if [[ -n ${EBT_JOB_RUN_DIR:-} ]]; then
         (($1 == 0)) ||
-            "${python:?}" -m launch ended "$EBT_JOB_RUN_DIR" "$(readlink "/proc/$$/fd/2")" "$1" "${flags[@]}" && goes_on=0
+            "${python:?}" -m launch ended "$EBT_JOB_RUN_DIR" "$(readlink "/proc/$$/fd/2")" "$1" "${flags[@]}" && resumable=0
     elif [[ $1 =~ ^(75|138|143)$ ]]; then # a signal came before there was a folder
-        goes_on=0
+        resumable=0
     fi
-    if (($1 && goes_on == 0)) && may_return; then
+    if (($1 && resumable == 0)) && may_requeue; then
         echo "job $job was interrupted and is queued again"
         if scontrol requeue "$job"; then
             sleep 600 # Slurm takes the job away in between
@@ -47,7 +47,7 @@ under_slurm() {
     if ! in_batch_script; then
         if [[ -z $job${EBT_STEP_OF:-} ]] && type sbatch &>/dev/null; then
             echo "this is not a job of Slurm: it runs on this machine" >&2
-            export EBT_STEP_OF=none # said once, though a script may call another
+            export EBT_STEP_OF=none # printed once, though a script may call another
         fi
         exec "$@"
     fi
@@ -56,11 +56,11 @@ under_slurm() {
     if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then
         export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK # srun no longer takes it over by itself
     fi
-    # What an allocation that sbatch was called in left behind; srun gives a step all that its job has without being told.
+    # Variables of an allocation in which sbatch was called; without them srun gives a step all that its job has.
     unset SLURM_CPU_BIND SLURM_EXPORT_ENV "${!SLURM_GPUS@}" "${!SLURM_TRES_PER_@}" SLURM_GRES SLURM_HINT \
         SLURM_THREADS_PER_CORE SLURM_DISTRIBUTION SLURM_OVERCOMMIT SLURM_MEM_BIND
     local memory=("${!SLURM_MEM_PER_@}")
-    if ((${#memory[@]} > 1)); then # srun takes one of them; which is this job's own it does not need to know
+    if ((${#memory[@]} > 1)); then # srun accepts one at most; without any, the step has the memory of its job
         unset "${memory[@]}"
     fi
     export EBT_STEP_OF=$job
@@ -80,7 +80,7 @@ under_slurm() {
     leave "$status"
 }
 
-# A preempted job's script may be told to end too: it has to outlive its step, or the job counts as done.
+# The script of a preempted job may get the signal too: it has to outlive its step, or the job counts as done.
 if in_batch_script; then
     trap : TERM USR1
 fi

@@ -1,4 +1,4 @@
-"""Nodes that end attempts: which one did so of late while no other did, by attempts.jsonl of the runs."""
+"""Bad nodes: a node on which the latest attempts failed while none failed elsewhere, by attempts.jsonl of the runs."""
 
 from __future__ import annotations
 
@@ -31,17 +31,16 @@ class BadNode:
         names = list(dict.fromkeys(map(format_value, self.runs)))
         whose = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         return (
-            f"{format_value(self.name)} ended {len(self.runs)} attempts in {DAYS} days ({whose}), no other "
-            "node did any: "
-            f"python -m launch requeue {run} --exclude_nodes {format_value(self.name)}"
+            f"{format_value(self.name)} ended {len(self.runs)} attempts in {DAYS} days ({whose}), no other node did "
+            f"any: python -m launch requeue {run} --exclude_nodes {format_value(self.name)}"
         )
 
 
 def node_that_ended(attempt: dict[str, Any]) -> str:
     """The node of the process that ended the attempt: the recorded one, or the only one; else empty."""
-    named, nodes = attempt.get("ended_on"), attempt.get("nodes")
-    if isinstance(named, str) and named:
-        return named
+    node, nodes = attempt.get("ended_on"), attempt.get("nodes")
+    if isinstance(node, str) and node:
+        return node
     return nodes if isinstance(nodes, str) and not re.search(r"[,\[]", nodes) else ""
 
 
@@ -63,7 +62,7 @@ def bad_node(runs: Iterable[Run]) -> BadNode | None:
             continue
         bad = failed[0][0]
         latest = [cause for _, _, node, cause, _ in ends if node == bad][-FAILURES:]
-        well_elsewhere = any(node != bad for _, _, node, _, _ in ends)
-        if sum(cause.startswith(causes) for cause in latest) == FAILURES and (causes is FAULTS or well_elsewhere):
+        has_other_nodes = any(node != bad for _, _, node, _, _ in ends)
+        if sum(cause.startswith(causes) for cause in latest) == FAILURES and (causes is FAULTS or has_other_nodes):
             return BadNode(bad, tuple(run for _, run in failed))
     return None

@@ -85,13 +85,13 @@ def code_of(tasks: Iterable[str], logs: Path, *more: str) -> Code:
         add_task(code, task)
     for name in code.skipped:
         print(
-            f"not kept with the run: {format_value(name)}, which git does not track and which is large or "
-            "looks like a secret"
+            f"not kept with the run: {format_value(name)}, which git does not track and which is large or looks like a "
+            "secret"
         )
     return code
 
 
-def code_files(root: Path, logs: Path) -> tuple[list[str], list[str]]:
+def code_files(root: Path, logs: Path, max_untracked_bytes: int = MAX_UNTRACKED_BYTES) -> tuple[list[str], list[str]]:
     """The code's files relative to `root`, and skipped ones."""
     if run_of(root):  # `root` is itself a snapshot: take all of it
         paths = [path for path in root.rglob("*") if path.is_symlink() or path.is_file()]
@@ -104,14 +104,14 @@ def code_files(root: Path, logs: Path) -> tuple[list[str], list[str]]:
         file = root / name
         if file.is_relative_to(logs) or not (file.is_file() or file.is_symlink()):
             continue  # logs are not code; a tracked file may be deleted; a submodule is a folder
-        (skipped if name not in tracked and is_no_code(file) else files).append(name)
+        (skipped if name not in tracked and is_no_code(file, max_untracked_bytes) else files).append(name)
     return files, skipped
 
 
-def is_no_code(file: Path) -> bool:
+def is_no_code(file: Path, max_bytes: int = MAX_UNTRACKED_BYTES) -> bool:
     """Whether a file that git does not track is a secret or data."""
     secret = any(fnmatch(file.name.lower(), pattern) for pattern in SECRETS)
-    return secret or (not file.is_symlink() and file.stat().st_size > MAX_UNTRACKED_BYTES)
+    return secret or (not file.is_symlink() and file.stat().st_size > max_bytes)
 
 
 def add_task(code: Code, task: str) -> None:
@@ -178,31 +178,27 @@ def snapshot(files: Mapping[str, Path], store: Path, target: Path) -> None:
         except OSError as error:
             raise UserError(f"{name!r} cannot be read ({error.strerror}), so the code cannot be kept with the run: "
                             "make it readable, or add it to .gitignore.") from error  # fmt: skip
-        stored = store_content(content, executable, store)
-        try:
-            os.link(stored, copy)
-        except OSError:  # a file system without links, or with too many to one file
-            shutil.copy2(stored, copy)
+        link(store_content(content, executable, store), copy)
 
 
 def store_content(content: bytes, executable: bool, store: Path) -> Path:
     """The stored copy of this content; a damaged copy is replaced."""
     digest = hashlib.sha256(content).hexdigest()
-    stored = store / digest[:2] / (digest[2:] + (".x" if executable else ""))
+    path = store / digest[:2] / (digest[2:] + (".x" if executable else ""))
     try:
-        if hashlib.sha256(stored.read_bytes()).hexdigest() == digest:
-            return stored
+        if hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+            return path
     except OSError:
-        stored.parent.mkdir(exist_ok=True)
-    write_atomically(stored, lambda file: file.write(content), sync=False, mode=0o555 if executable else 0o444)
-    return stored
+        path.parent.mkdir(exist_ok=True)
+    write_atomically(path, lambda file: file.write(content), sync=False, mode=0o555 if executable else 0o444)
+    return path
 
 
 # -- one run ---------------------------------------------------------------------------------------------------------
 
 
 def absolute_paths(config: RunConfig, run: Path) -> list[str]:
-    """Flags that replace relative paths, which do not hold in the snapshot, and the logs folder by absolute ones."""
+    """Flags that make relative paths and the logs folder absolute, because a run starts in the snapshot."""
     words, values = [], values_of(config)
     for name, value in values.items():
         if name == "config" and value:
@@ -213,7 +209,7 @@ def absolute_paths(config: RunConfig, run: Path) -> list[str]:
 
 
 def is_relative_path(flag: Flag, value: str) -> bool:
-    """Whether the value names a file relative to the checkout; of a flag that also takes a name, one that is there."""
+    """Whether the value is a path relative to the checkout. If the flag also takes a name, the path has to exist."""
     kinds = (flag.metavar or "").split("|")
     return "PATH" in kinds and not os.path.isabs(value) and (kinds == ["PATH"] or (ROOT / value).exists())
 
@@ -366,20 +362,21 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
-def write_or_link(path: Path, value: Any, written: dict[str, Path]) -> None:
-    """Write JSON atomically, without a sync. written: {content: file} of earlier calls, so that equal content is
+def write_or_link(path: Path, value: Any, files: dict[str, Path]) -> None:
+    """Write JSON atomically, without a sync. files: {content: file} of earlier calls, so that equal content is
     stored once and linked."""
     temporary, text = path.with_name(f".{path.name}.{os.getpid()}.tmp"), json_text(value)
-    if text in written:
-        link(written[text], temporary)
+    if text in files:
+        link(files[text], temporary)
     else:
         temporary.write_text(text)
     os.replace(temporary, path)
-    written[text] = path
+    files[text] = path
 
 
 def link(source: Path, target: Path) -> None:
+    """Make `target` a hard link to `source`, or a copy of it."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:  # a file system without links, or with too many to one file
-        shutil.copyfile(source, target, follow_symlinks=False)
+        shutil.copy2(source, target, follow_symlinks=False)

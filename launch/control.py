@@ -76,9 +76,9 @@ def cancel(argv: list[str]) -> int:
 
 
 def cancel_one(run: Run, jobs: SlurmJobs) -> str:
-    job, now = jobs.job_of(run), status_of(run, jobs)
-    if now.state in ("cancelled", "finished"):
-        return f"nothing to cancel: it is {now}."
+    job, status = jobs.job_of(run), status_of(run, jobs)
+    if status.state in ("cancelled", "finished"):
+        return f"nothing to cancel: it is {status}."
     if job is not None and not job.is_over:
         submission = record_cancelled(run)
         try:
@@ -97,8 +97,8 @@ def cancel_one(run: Run, jobs: SlurmJobs) -> str:
         except ProcessLookupError:
             return f"process {process} of this machine ended by itself just now; the run is noted as cancelled."
         return f"process {process} of this machine was told to save its state and end."
-    if now.state not in ACTIVE and now.state not in ("lost", "interrupted"):
-        return f"nothing to cancel: it is {now}."
+    if status.state not in ACTIVE and status.state not in ("lost", "interrupted"):
+        return f"nothing to cancel: it is {status}."
     if run.job_name is not None and not jobs.covers(run):
         why = jobs.problem or f"it is a job of cluster {format_value(run.job.get('cluster'))}"
         raise UserError(f"job {run.job_name} cannot be cancelled from here ({why}): try again later, or there.")
@@ -129,13 +129,13 @@ def is_here(run: Run) -> bool:
 
 def wait_for_ends(runs: list[Run], timeout: float = CANCEL_TIMEOUT_SECONDS) -> None:
     """Record the cause of attempts as soon as they end; for slower ones submission.json has it."""
-    begin = time.monotonic()
-    announced = False
+    began_at = time.monotonic()
+    is_announced = False
     while runs := [run for run in runs if not close_cancelled(Run(run.path))]:
-        if not announced and time.monotonic() - begin > 1:
+        if not is_announced and time.monotonic() - began_at > 1:
             print(f"waiting up to {timeout:g} s for the end of {len(runs)}; Ctrl-C changes nothing", file=sys.stderr)
-            announced = True
-        if time.monotonic() - begin > timeout:
+            is_announced = True
+        if time.monotonic() - began_at > timeout:
             break
         time.sleep(0.2)
 
@@ -174,10 +174,10 @@ def requeue(argv: list[str]) -> int:
 
 
 def requeue_one(run: Run, jobs: SlurmJobs, exclude: str | None = None) -> str:
-    job, now = jobs.job_of(run), status_of(run, jobs)
-    if now.state == "finished":
-        again = f"python -m launch resubmit {shlex.quote(run.run_id)}{logs_flag(run.path.parent.parent)}"
-        raise UserError(f"it is finished; {again} runs it once more.")
+    job, status = jobs.job_of(run), status_of(run, jobs)
+    if status.state == "finished":
+        command = f"python -m launch resubmit {shlex.quote(run.run_id)}{logs_flag(run.path.parent.parent)}"
+        raise UserError(f"it is finished; {command} runs it once more.")
     if job is not None and not job.is_over:
         return requeue_job(run, job, exclude)
     if run.is_held:
@@ -185,7 +185,7 @@ def requeue_one(run: Run, jobs: SlurmJobs, exclude: str | None = None) -> str:
             f"it runs on {format_value(host_of(run))} without a job, so there is nothing to put into a queue."
         )
     if jobs.problem:
-        raise UserError(f"{jobs.problem}; whether it waits already is not known, so it was left alone.")
+        raise UserError(f"{jobs.problem}; whether it waits already is not known, so nothing was done: try again later.")
     if not is_resumable(run):
         raise UserError(f"it has no job script; this resumes it: {resume_command(run)}")
     step = RunFolder(run.path).newest_step
@@ -198,49 +198,51 @@ def requeue_one(run: Run, jobs: SlurmJobs, exclude: str | None = None) -> str:
             raise UserError("it is in the queue of this machine: python -m launch queue continues with it.")
         return f"started again as process {run_in_background(run.path)} of this machine; it resumes from step {step}."
     need_slurm(f"bash {shlex.quote(str(run.path / 'job_script.slurm'))} runs it here and now")
-    after, elsewhere = same_dependency(run), ""
-    options = after.options if after else []
+    dependency, elsewhere = same_dependency(run), ""
+    options = dependency.options if dependency else []
     if exclude is not None:
         script = (run.path / "job_script.slurm").read_text(errors="replace")
-        before = re.findall(r"^#SBATCH +(?:--exclude[= ]|-x[= ]?) *(\S+)", script, re.MULTILINE)
-        nodes = nodes_to_avoid(run, exclude)
-        options.append(f"--exclude={','.join([*before[-1:], nodes])}")
+        excluded = re.findall(r"^#SBATCH +(?:--exclude[= ]|-x[= ]?) *(\S+)", script, re.MULTILINE)
+        nodes = nodes_to_exclude(run, exclude)
+        options.append(f"--exclude={','.join([*excluded[-1:], nodes])}")
         elsewhere = f", not on {nodes}"
     submission = Submission(run.path, options)
     start = check_with_slurm((run.path / "job_script.slurm").read_text(), submission.own_options)
-    start = after.start if after and after.start else start
-    again = f"submitted again as job {submission.submit()}; it resumes from step {step}{elsewhere}"
-    return f"{again}; start: {start}." if start else f"{again}."
+    start = dependency.start if dependency and dependency.start else start
+    message = f"submitted again as job {submission.submit()}; it resumes from step {step}{elsewhere}"
+    return f"{message}; start: {start}." if start else f"{message}."
 
 
 def requeue_job(run: Run, job: Job, exclude: str | None = None) -> str:
     """Queue the same job again, without the nodes to `exclude`."""
-    submission, waits = Submission(run.path), job.state in PENDING
-    nodes = nodes_to_avoid(run, exclude) if exclude is not None else ""
-    if waits and job.reason in NEVER_STARTS:
-        why = f"python -m launch why {shlex.quote(run.run_id)}{logs_flag(run.path.parent.parent)}"
-        raise UserError(f"job {job.name} waits, but can never start ({job.reason}): {why} says what to do.")
+    submission, is_waiting = Submission(run.path), job.state in PENDING
+    nodes = nodes_to_exclude(run, exclude) if exclude is not None else ""
+    if is_waiting and job.reason in NEVER_STARTS:
+        command = f"python -m launch why {shlex.quote(run.run_id)}{logs_flag(run.path.parent.parent)}"
+        raise UserError(f"job {job.name} waits, but can never start ({job.reason}): {command} says what to do.")
     fields = scontrol_show("job", job.name) if nodes else {}
-    if (bound := fields.get("ReqNodeList", "(null)")) not in ("(null)", "") and hosts(bound) & hosts(nodes):
+    required = fields.get("ReqNodeList", "(null)")
+    if required not in ("(null)", "") and hosts(required) & hosts(nodes):
         raise UserError(
-            f"it is bound to {format_value(bound)} (--nodelist), so without {format_value(nodes)} it could never start."
+            f"it has to run on {format_value(required)} (--nodelist), so without {format_value(nodes)} it could never "
+            "start: exclude other nodes."
         )
-    if not waits:
+    if not is_waiting:
         submission.call_slurm(["scontrol", "requeue", job.name])
     if nodes:
-        before = fields.get("ExcNodeList", "(null)")
-        both = nodes if before in ("(null)", "") else f"{before},{nodes}"
-        submission.call_slurm(["scontrol", "update", f"JobId={job.name}", f"ExcNodeList={both}"])
+        excluded = fields.get("ExcNodeList", "(null)")
+        all_excluded = nodes if excluded in ("(null)", "") else f"{excluded},{nodes}"
+        submission.call_slurm(["scontrol", "update", f"JobId={job.name}", f"ExcNodeList={all_excluded}"])
     elsewhere = f" It will not start on {nodes}." if nodes else ""
-    if not waits:
+    if not is_waiting:
         return f"job {job.name} saves its state, is queued again and resumes from there.{elsewhere}"
     if not job.is_held:
         return f"job {job.name} waits already ({job.reason}).{elsewhere}"
     try:
         submission.call_slurm(["scontrol", "release", job.name])
     except UserError as error:
-        ask_them = "only those who run the cluster can release it: ask them, or cancel it."
-        raise UserError(f"job {job.name} is held ({job.reason}), and {error}: {ask_them}") from None
+        advice = "only those who run the cluster can release it: ask them, or cancel it."
+        raise UserError(f"job {job.name} is held ({job.reason}), and {error}: {advice}") from None
     if submission.record.get("error"):  # of an earlier release that failed
         submission.try_save_state("released", error=None)
     held_by = "" if job.reason == "JobHeldUser" else f" ({job.reason})"
@@ -253,7 +255,7 @@ def hosts(nodes: str) -> set[str]:
     return set(output.split())
 
 
-def nodes_to_avoid(run: Run, exclude: str) -> str:
+def nodes_to_exclude(run: Run, exclude: str) -> str:
     """The nodes that --exclude_nodes names, as Slurm writes them."""
     if exclude != "last":
         _, problem = run_slurm("scontrol", "show", "node", exclude)
@@ -266,8 +268,8 @@ def nodes_to_avoid(run: Run, exclude: str) -> str:
         raise UserError("--exclude_nodes is last: it has no attempt yet; name the nodes, as in n1,n[3-4].")
     if node := node_that_ended(run.attempts[-1]):
         return node
-    there = format_value(str(run.attempts[-1].get("nodes") or host_of(run)))
-    raise UserError(f"--exclude_nodes is last: which node of {there} ended its last attempt is not known; name it.")
+    nodes = format_value(str(run.attempts[-1].get("nodes") or host_of(run)))
+    raise UserError(f"--exclude_nodes is last: which node of {nodes} ended its last attempt is not known; name it.")
 
 
 def is_resumable(run: Run) -> bool:
@@ -286,10 +288,11 @@ def is_for_slurm(run: Run) -> bool:
 
 def resume_command(run: Run) -> str:
     """The command that resumes a run: its flags as typed, and the newest checkpoint, which implies the folder."""
-    saved = sorted(run.path.absolute().glob("checkpoints/step_*.ckpt"))
-    more = ["--resume_training_ckpt", str(saved[-1])] if saved else []
+    checkpoints = sorted(run.path.absolute().glob("checkpoints/step_*.ckpt"))
+    resume_flag = ["--resume_training_ckpt", str(checkpoints[-1])] if checkpoints else []
     program = ["sbatch", "job_scripts/train.slurm"] if run.job_name else ["python", "train_model.py"]
-    return shlex.join([*program, *typed_flags(run), *more]) + ("" if saved else " (from step 0: it saved nothing)")
+    command = shlex.join([*program, *typed_flags(run), *resume_flag])
+    return command if checkpoints else f"{command} (from step 0: it saved nothing)"
 
 
 # -- resubmit --------------------------------------------------------------------------------------------------------
@@ -323,12 +326,12 @@ def resubmit(argv: list[str]) -> int:
         environment[HEADERS_DIR] = str(ROOT / HEADERS)
     if cluster := submit_cluster(run, options.header):
         os.chdir(code)
-        words = [sys.executable, "-m", "launch", "submit", script, "--cluster", cluster, *flags, *last]
+        command = [sys.executable, "-m", "launch", "submit", script, "--cluster", cluster, *flags, *last]
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
     else:
-        words = ["bash", str(code / "slurm_executor.sh"), *header_words(run, options.header), script, *flags, *last]
+        command = ["bash", str(code / "slurm_executor.sh"), *header_words(run, options.header), script, *flags, *last]
     sys.stdout.flush()
-    os.execvpe(words[0], words, environment)  # the snapshot's own parser and submission
+    os.execvpe(command[0], command, environment)  # the snapshot's own parser and submission
 
 
 def submit_cluster(run: Run, header: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""`python -m launch doctor`: what this cluster does to jobs, measured here, asked of Slurm, and by one probe job."""
+"""`python -m launch doctor`: what this cluster does to jobs, by checks here, Slurm's settings and a probe job."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from launch.probe import (
     check_port,
     check_space,
     is_locked,
+    is_rename_whole,
     machine_facts,
     pass_or_fail,
-    renames,
 )
 from launch.script import (
     HEADERS,
@@ -57,15 +57,15 @@ WARNING_SECONDS = 120  # before a time limit
 DAY = 86400
 
 
-def doctor(argv: list[str]) -> int:
-    """The command; 1 if something fails."""
+def doctor(argv: list[str], header_dir: Path = HEADER_DIR) -> int:
+    """The command; 1 if something fails. header_dir: where --header_out writes."""
     parser = CommandParser("python -m launch doctor", "Find out in a minute what this cluster does to jobs.")
     parser.add_argument("--header", metavar="NAME", help="ask Slurm for what job_scripts/headers/NAME.slurm says")
     parser.add_argument(
         "--header_out", metavar="NAME", help="write what was learned to job_scripts/headers/NAME.slurm, for submissions"
     )
     options = parser.parse_args(argv)
-    out = header_path(options.header_out)
+    out = header_path(options.header_out, header_dir)
     header = slurm_header(options.header)
     if out is not None and header is None:
         raise UserError(f"--header_out is {options.header_out!r}: without Slurm there is nothing to put into a header.")
@@ -74,13 +74,13 @@ def doctor(argv: list[str]) -> int:
     if header is None:
         findings += check_memory_and_files([machine_facts()])
     else:
-        job, learned = run_probe(logs, header)
-        findings += job
-        if out is not None and learned:
-            out.write_text(header_text(learned))
+        job_findings, header_values = run_probe(logs, header)
+        findings += job_findings
+        if out is not None and header_values:
+            out.write_text(header_text(header_values))
     Console().print(checklist(findings))
     if header is None:
-        print("There is no Slurm here: signals, requeueing, nodes and accounting were not looked at.")
+        print("There is no Slurm here: signals, requeueing, nodes and accounting were not checked.")
     if out is not None and out.exists():
         print(f"wrote {format_value(os.path.relpath(out))}: bash slurm_executor.sh {out.stem} JOB_SCRIPT takes it")
     return int(any(finding.verdict == "fails" for finding in findings))
@@ -95,13 +95,13 @@ def slurm_header(name: str | None) -> Header | None:
     return None
 
 
-def header_path(name: str | None) -> Path | None:
+def header_path(name: str | None, header_dir: Path) -> Path | None:
     """The path of a new header; an existing one is not overwritten."""
     if name is None:
         return None
     if not re.fullmatch(r"\w[\w-]*", name):
         raise UserError(f"--header_out is {name!r}: give a name of letters, digits, _ and -, without .slurm.")
-    path = HEADER_DIR / f"{name}.slurm"
+    path = header_dir / f"{name}.slurm"
     if path.exists():
         raise UserError(f"--header_out is {name!r}: {HEADERS}/{name}.slurm exists; choose another name, or remove it.")
     return path
@@ -110,8 +110,8 @@ def header_path(name: str | None) -> Path | None:
 def checklist(findings: list[Finding]) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for finding in findings:
-        words = finding.message + (f": {finding.advice}" if finding.advice and finding.verdict != "ok" else "")
-        table.add_row(Text(finding.verdict, COLOURS[finding.verdict]), finding.name, Text(format_value(words)))
+        text = finding.message + (f": {finding.advice}" if finding.advice and finding.verdict != "ok" else "")
+        table.add_row(Text(finding.verdict, COLOURS[finding.verdict]), finding.name, Text(format_value(text)))
     return table
 
 
@@ -124,12 +124,12 @@ def check_files(logs: Path) -> list[Finding]:
             words = [sys.executable, "-c", HOLD_LOCK, str(lock)]
             holder = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             assert holder.stdout is not None
-            by_file = holder.stdout.read(1) == b"f"  # it has the lock
+            is_by_file = holder.stdout.read(1) == b"f"  # once it has the lock
             is_respected = is_locked(lock)
             holder.kill()
             holder.communicate()
-            freed = not is_locked(lock)
-            whole = renames(Path(folder), "renamed")
+            is_freed = not is_locked(lock)
+            is_whole = is_rename_whole(Path(folder), "renamed")
     except OSError as error:
         advice = "choose a folder that you can write to, with --logs_dir"
         return [Finding("log folder", "fails", f"{logs} cannot be written to ({error.strerror})", advice)]
@@ -138,12 +138,12 @@ def check_files(logs: Path) -> list[Finding]:
     return [
         Finding("log folder", "ok", str(logs)),
         Finding("locks", "look", by_files, "ask the site to mount it with flock, or put --logs_dir on another")
-        if by_file and is_respected and freed
+        if is_by_file and is_respected and is_freed
         else pass_or_fail(
-            "locks", is_respected and freed, "respected, and freed when their process dies", "not respected", no_lock
+            "locks", is_respected and is_freed, "respected, and freed when their process dies", "not respected", no_lock
         ),
         pass_or_fail(
-            "renames", whole, "whole or not at all", "not whole", "a checkpoint could be lost; use another disk"
+            "renames", is_whole, "whole or not at all", "not whole", "a checkpoint could be lost; use another disk"
         ),
         check_space("disk", logs),
     ]
@@ -168,23 +168,23 @@ def check_python() -> Finding:
     )
 
 
-def header_text(learned: dict[str, Any]) -> str:
+def header_text(values: dict[str, Any]) -> str:
     """A header with what was learned; every option has a comment."""
-    limit = int(learned["time"])
+    limit = int(values["time"])
     clock = f"{limit // 3600:02}:{limit % 3600 // 60:02}:{limit % 60:02}"
     lead = max(1, min(WARNING_SECONDS, limit // 4))
     lines = ["# shellcheck shell=bash", "# What `python -m launch doctor` learned of this cluster."]
-    lines += ["# Where jobs go: `sinfo` lists the partitions.", f"#SBATCH --partition={learned['partition']}"]
-    if learned["account"]:
-        lines += ["# Who pays.", f"#SBATCH --account={learned['account']}"]
-    lines += ["# How many machines.", f"#SBATCH --nodes={learned['nodes']}"]
-    lines += ["# Processes on each machine: as many as GPUs, or one.", f"#SBATCH --ntasks-per-node={learned['tasks']}"]
-    if learned["gpus"]:
-        lines += ["# GPUs of each machine: remove one # to ask for them.", f"##SBATCH --gres={learned['gpus']}"]
-    lines += ["# CPU cores for each process.", f"#SBATCH --cpus-per-task={learned['cores']}"]
+    lines += ["# Where jobs go: `sinfo` lists the partitions.", f"#SBATCH --partition={values['partition']}"]
+    if values["account"]:
+        lines += ["# Who pays.", f"#SBATCH --account={values['account']}"]
+    lines += ["# How many machines.", f"#SBATCH --nodes={values['nodes']}"]
+    lines += ["# Processes on each machine: as many as GPUs, or one.", f"#SBATCH --ntasks-per-node={values['tasks']}"]
+    if values["gpus"]:
+        lines += ["# GPUs of each machine: remove one # to ask for them.", f"##SBATCH --gres={values['gpus']}"]
+    lines += ["# CPU cores for each process.", f"#SBATCH --cpus-per-task={values['cores']}"]
     lines += ["# How long it may run at a time; it goes on in the next attempt.", f"#SBATCH --time={clock}"]
     lines += ["# How many seconds before that limit it is told to save its state.", f"#SBATCH --signal=USR1@{lead}"]
-    if learned["requeue"]:
+    if values["requeue"]:
         lines += ["# It may be put back into the queue.", "#SBATCH --requeue"]
     else:
         lines += ["# This cluster does not put jobs back into the queue.", "#SBATCH --no-requeue"]
@@ -211,10 +211,10 @@ def run_probe(logs: Path, header: Header) -> tuple[list[Finding], dict[str, Any]
 
 def submit_probe(work_dir: Path, header: Header) -> str:
     """Submit the probe job; its number. Its script outlives its processes by two minutes."""
-    usual = sbatch_lines(read_text(ROOT / "job_scripts" / "train.slurm", "JOB_SCRIPT"))
+    defaults = sbatch_lines(read_text(ROOT / "job_scripts" / "train.slurm", "JOB_SCRIPT"))
     own = ("--job-name=doctor", "--time=5", "--requeue", "--open-mode=append", "--signal=USR1@60")
     output = f'--output="{quote_for_slurm(str(work_dir))}/log"'
-    options = [("", usual), ("", header.options), sbatch_options(*own, output)]
+    options = [("", defaults), ("", header.options), sbatch_options(*own, output)]
     lines = [
         "set -uo pipefail",
         "trap : TERM USR1",
@@ -223,7 +223,7 @@ def submit_probe(work_dir: Path, header: Header) -> str:
     ]
     lines += [*header_commands(header), *active_environment(ROOT)]
     lines += ["unset SLURM_CPU_BIND SLURM_EXPORT_ENV", f"work_dir={shlex.quote(str(work_dir))}"]
-    # First, in its own step: what srun inherits without being told.
+    # First, in its own step: the CPUs that srun inherits without SRUN_CPUS_PER_TASK.
     lines += ['srun bash -c \'env -u OMP_NUM_THREADS nproc > "$0/inherited-$SLURM_PROCID"\' "$work_dir"']
     lines += ["export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}"]
     lines += [f'srun ${{{SRUN}:-}} "${{python:?}}" -m launch.probe "$work_dir" & step=$!']
@@ -276,15 +276,17 @@ def examine(probe_job: ProbeJob) -> tuple[list[Finding], dict[str, Any]]:
             Finding("job", "fails", f"its processes did not start ({last_line[0]})", "see the header and SBATCH_*")
         ], {}
     fields, config = probe_job.fields(), slurm_config()
-    sent = time.time()
+    sent_at = time.time()
     run_slurm("scancel", "--signal=USR1", probe_job.job, timeout=60)
-    signalled = probe_job.wait("signals reach them", lambda: all(p["signalled"] for p in probe_job.processes()), 30)
+    all_signalled = probe_job.wait(
+        "signals reach them", lambda: all(p["signal_time"] for p in probe_job.processes()), 30
+    )
     processes = probe_job.processes()
-    outlived = probe_job.wait("its script outlives them", (probe_job.work_dir / "over").exists, 20)
+    script_lives = probe_job.wait("its script outlives them", (probe_job.work_dir / "over").exists, 20)
     partition = scontrol_show("partition", fields.get("Partition", ""))
     findings = [
         Finding("job", "ok", f"{probe_job.job} on {fields.get('NodeList')}, partition {fields.get('Partition')}"),
-        check_signals(processes, signalled, sent, outlived),
+        check_signals(processes, all_signalled, sent_at, script_lives),
         check_preemption(partition, config),
         check_requeue(probe_job),
         check_cpus(probe_job, processes),
@@ -296,7 +298,7 @@ def examine(probe_job: ProbeJob) -> tuple[list[Finding], dict[str, Any]]:
         check_accounting(config),
         Finding("array limit", "ok", f"tasks are numbered below {config.get('MaxArraySize', '?')}"),
     ]
-    learned = {
+    header_values = {
         "partition": fields.get("Partition"),
         "cores": fields.get("CPUs/Task"),
         "requeue": findings[3].verdict == "ok",
@@ -306,22 +308,23 @@ def examine(probe_job: ProbeJob) -> tuple[list[Finding], dict[str, Any]]:
         "nodes": fields.get("NumNodes"),
         "gpus": gpu_option(fields.get("Partition", "")),
     }
-    return findings, learned
+    return findings, header_values
 
 
-def check_signals(processes: list[dict[str, Any]], signalled: bool, sent: float, outlived: bool) -> Finding:
-    if not signalled:
-        missed = sum(not process["signalled"] for process in processes)
+def check_signals(processes: list[dict[str, Any]], all_signalled: bool, sent_at: float, script_lives: bool) -> Finding:
+    """all_signalled: every process got the signal. script_lives: the job's script outlived its processes."""
+    if not all_signalled:
+        missed = sum(not process["signal_time"] for process in processes)
         message = f"{missed} of {len(processes)} processes got no signal"
         return Finding(
             "signals", "fails", message, "runs cannot save ahead of a limit; --checkpoint_every_n_steps does"
         )
-    if not outlived:
+    if not script_lives:
         advice = "the script cannot queue its job again: submit it with --resume_training_ckpt last"
         return Finding("signals", "fails", "they end the job's script too", advice)
-    late = max(process["signalled"] - sent for process in processes)
+    delay = max(process["signal_time"] - sent_at for process in processes)
     count = "1 process" if len(processes) == 1 else f"all {len(processes)} processes"
-    return Finding("signals", "ok", f"reach {count} within {max(0.1, late):.1f} s; the script outlives them")
+    return Finding("signals", "ok", f"reach {count} within {max(0.1, delay):.1f} s; the script outlives them")
 
 
 def check_preemption(partition: dict[str, str], config: dict[str, str]) -> Finding:
@@ -332,61 +335,61 @@ def check_preemption(partition: dict[str, str], config: dict[str, str]) -> Findi
         message = (
             f"cancel, with {partition.get('GraceTime', 0)} + {wait} s of notice: Slurm does not bring such a job back"
         )
-        again = (
-            "its script asks Slurm to where there is a notice; otherwise python -m launch requeue RUN brings it back"
-        )
-        return Finding("preemption", "look", message, again)
+        advice = "with notice its script asks Slurm for that; otherwise python -m launch requeue RUN brings it back"
+        return Finding("preemption", "look", message, advice)
     seconds_left = int(partition.get("GraceTime") or 0) + wait
     message = (
         f"{partition['PreemptMode'].lower()}, with {partition.get('GraceTime', 0)} + {wait} s between notice and end"
     )
-    short = "a checkpoint has to be written in half of that, or runs save by the clock"
-    return Finding("preemption", "ok" if seconds_left >= 30 else "look", message, short)
+    advice = "a checkpoint has to be written in half of that; otherwise runs save at intervals"
+    return Finding("preemption", "ok" if seconds_left >= 30 else "look", message, advice)
 
 
 def check_requeue(probe_job: ProbeJob) -> Finding:
     """Whether a job can be requeued, by doing so."""
     _, problem = run_slurm("scontrol", "requeue", probe_job.job, timeout=60)
-    again = not problem and probe_job.wait("it is queued again", lambda: probe_job.fields().get("Restarts") == "1", 30)
-    no = problem or "the job was not queued again"
+    is_requeued = not problem and probe_job.wait(
+        "it is queued again", lambda: probe_job.fields().get("Restarts") == "1", 30
+    )
+    bad = problem or "the job was not queued again"
     advice = "after a time limit, submit again with --resume_training_ckpt last"
-    return pass_or_fail("requeue", again, "allowed, and the job keeps its number", no, advice)
+    return pass_or_fail("requeue", is_requeued, "allowed, and the job keeps its number", bad, advice)
 
 
 def check_cpus(probe_job: ProbeJob, processes: list[dict[str, Any]]) -> Finding:
     """CPUs that are requested, that processes are bound to, and that they use."""
     inherited = [int(file.read_text()) for file in probe_job.work_dir.glob("inherited-*")]
-    requested, bound = processes[0]["asked"], min(process["cores"] for process in processes)
-    used, threads = min(process["own"] for process in processes), processes[0]["threads"]
+    requested, bound = processes[0]["requested_cpus"], min(process["bound_cpus"] for process in processes)
+    used, threads = min(process["usable_cpus"] for process in processes), processes[0]["threads"]
     inherits = (
         "srun inherits them" if inherited and min(inherited) >= requested else "srun is told, as it inherits fewer"
     )
     where = f"bound to {bound}" if bound <= requested else f"not bound (to {bound} of the node)"
-    words = f"{requested} asked for, {where}, {threads or used} used by each process; {inherits}"
+    message = f"{requested} asked for, {where}, {threads or used} used by each process; {inherits}"
     if used < requested:
-        return Finding("CPUs", "fails", words, "see --cpus-per-task, and TaskPlugin of the site")
+        return Finding("CPUs", "fails", message, "see --cpus-per-task, and TaskPlugin of the site")
     too_many = threads is not None and threads.isdecimal() and int(threads) > requested
-    return Finding("CPUs", "look" if too_many else "ok", words, f"OMP_NUM_THREADS is {threads}; leave it out")
+    return Finding("CPUs", "look" if too_many else "ok", message, f"OMP_NUM_THREADS is {threads}; leave it out")
 
 
 def check_files_of_nodes(processes: list[dict[str, Any]]) -> Finding:
     no_lock = [process["host"] for process in processes if not process["is_locked"]]
-    not_whole = [process["host"] for process in processes if not process["renames"]]
+    not_whole = [process["host"] for process in processes if not process["is_rename_whole"]]
     if no_lock:
         message = f"a lock of this machine is not seen on {no_lock[0]}"
         return Finding("files of nodes", "look", message, "two jobs on different nodes could write into one run")
-    yes = "locks and renames of the log folder hold between this machine and the nodes"
+    good = "locks and renames of the log folder hold between this machine and the nodes"
     advice = "put --logs_dir on another file system"
-    return pass_or_fail("files of nodes", not not_whole, yes, f"a rename on {not_whole[:1]} is not whole", advice)
+    return pass_or_fail("files of nodes", not not_whole, good, f"a rename on {not_whole[:1]} is not whole", advice)
 
 
 def check_python_of_jobs(processes: list[dict[str, Any]]) -> Finding:
-    if words := processes[0]["words"]:
-        return Finding("Python of jobs", "ok", f"what the header says: {words}")
+    if command := processes[0]["python_command"]:
+        return Finding("Python of jobs", "ok", f"what the header says: {command}")
     other = [process for process in processes if process["python"] != sys.prefix]
-    no = f"jobs run {other[0]['python']} and this is {sys.prefix}" if other else ""
+    bad = f"jobs run {other[0]['python']} and this is {sys.prefix}" if other else ""
     return pass_or_fail(
-        "Python of jobs", not other, "the same as here", no, "activate the environment before submitting"
+        "Python of jobs", not other, "the same as here", bad, "activate the environment before submitting"
     )
 
 

@@ -8,7 +8,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -23,7 +23,7 @@ from core.text import format_value
 from launch import random_drill
 from launch.doctor import slurm_header
 from launch.drill_runner import DrillCase, DrillRunner, LocalRunner, SlurmRunner, drill_script, first_difference
-from launch.script import Header
+from launch.script import ROOT, Header
 from runs.process import EXIT_BY_HAND
 from runs.run import Run
 
@@ -36,41 +36,69 @@ SMALL_FLAGS = (
 PURPOSE = f"""\
 Interrupt a small run in every way that a cluster has, and compare it bit for bit with an uninterrupted one.
 
-The flags are those of train_model.py. {STEPS} steps are trained for each way, as jobs where there is a Slurm (its
-options from the environment, SBATCH_PARTITION and the like, or from --header) and otherwise here, where signals stand
-for it. With --random, real signals come at random moments of several runs at once, in start-up and at the end too,
-again and again until N were used. Exit status 1 if a run did not survive; then its folder is kept."""
+The flags are those of train_model.py. Each interruption has its own run of {STEPS} steps. With Slurm these are jobs,
+with options from the environment (SBATCH_PARTITION and the like) or from --header; without Slurm they are processes of
+this machine, which get signals. With --random, several runs at once get N real signals at random moments, in start-up
+and at the end too. Exit status 1 if a run did not survive; then its folder is kept."""
 
 
+LOST_STEPS = FAULT_STEP - CHECKPOINT_EVERY  # of a process that ends at FAULT_STEP and cannot save
 CASES = (
     DrillCase("time limit (SIGUSR1)", f"pause:{FAULT_STEP}", "USR1", ("time limit",)),
     DrillCase("preempted (SIGTERM)", f"pause:{FAULT_STEP}", "TERM", ("interrupted: SIGTERM", "preempted")),
     DrillCase("terminal lost (SIGHUP)", f"pause:{FAULT_STEP}", "HUP", ("interrupted: SIGHUP",)),
     DrillCase(
-        *("stopped by hand (Ctrl-C)", f"pause:{FAULT_STEP}", "INT", ("stopped by hand",)),
-        *(0, "person", (), EXIT_BY_HAND),
+        "stopped by hand (Ctrl-C)",
+        f"pause:{FAULT_STEP}",
+        "INT",
+        ("stopped by hand",),
+        restarted_by="person",
+        status=EXIT_BY_HAND,
     ),
     DrillCase("requeued", f"pause:{FAULT_STEP}", "requeue", ("requeued",)),
     DrillCase(
-        *("crashed (SIGABRT)", f"abort:{FAULT_STEP}", "", ("crashed", "killed")),
-        *(FAULT_STEP - CHECKPOINT_EVERY, "itself", (), -signal.SIGABRT),
+        "crashed (SIGABRT)",
+        f"abort:{FAULT_STEP}",
+        "",
+        ("crashed", "killed"),
+        lost=LOST_STEPS,
+        status=-signal.SIGABRT,
     ),
-    DrillCase("hung", f"hang:{FAULT_STEP}", "", ("hung",), FAULT_STEP - CHECKPOINT_EVERY, flags=HANG_FLAGS),
+    DrillCase("hung", f"hang:{FAULT_STEP}", "", ("hung",), lost=LOST_STEPS, flags=HANG_FLAGS),
     DrillCase(
-        *("node failure (SIGKILL)", f"kill:{FAULT_STEP}", "", ("node failure", "killed")),
-        *(FAULT_STEP - CHECKPOINT_EVERY, "person", (), -signal.SIGKILL),
+        "node failure (SIGKILL)",
+        f"kill:{FAULT_STEP}",
+        "",
+        ("node failure", "killed"),
+        lost=LOST_STEPS,
+        restarted_by="person",
+        status=-signal.SIGKILL,
     ),
     DrillCase(
-        *("killed while saving", f"save:{SAVE_STEP}", "", ("node failure", "killed")),
-        *(SAVE_STEP - CHECKPOINT_EVERY, "person", (), -signal.SIGKILL),
+        "killed while saving",
+        f"save:{SAVE_STEP}",
+        "",
+        ("node failure", "killed"),
+        lost=SAVE_STEP - CHECKPOINT_EVERY,
+        restarted_by="person",
+        status=-signal.SIGKILL,
     ),
     DrillCase("cancelled", f"pause:{FAULT_STEP}", "cancel", ("cancelled",), restarted_by="nobody"),
 )
 REFERENCE = DrillCase("uninterrupted", "", "", ("finished",))
 
 
-def drill(argv: list[str]) -> int:
-    """The command; 1 if a run did not survive."""
+def drill(
+    argv: list[str],
+    cases: Sequence[DrillCase] = CASES,
+    random_steps: int = random_drill.STEPS,
+    root: Path = ROOT,
+) -> int:
+    """The command; 1 if a run did not survive.
+
+    cases: the interruptions without --random. random_steps: of each run with --random. root: the folder of
+    train_model.py for runs on this machine.
+    """
     usage = "python -m launch drill [--random N [--seed S]] [--header NAME] [--logs_dir PATH] [flags of train_model.py]"
     parser = CommandParser("python -m launch drill", PURPOSE, usage=usage)
     parser.add_argument("--header", metavar="NAME", help="ask Slurm for what job_scripts/headers/NAME.slurm says")
@@ -81,7 +109,7 @@ def drill(argv: list[str]) -> int:
     if options.random is not None and options.random < 1:
         raise UserError(f"--random is {options.random}: give a number of interruptions from 1 on.")
     steps, every = (
-        (STEPS, CHECKPOINT_EVERY) if options.random is None else (random_drill.STEPS, random_drill.CHECKPOINT_EVERY)
+        (STEPS, CHECKPOINT_EVERY) if options.random is None else (random_steps, random_drill.CHECKPOINT_EVERY)
     )
     words = [*flags, *small_run_flags(check_settings(parse_command_line(flags)), steps, every)]
     parse_command_line(words)
@@ -90,11 +118,12 @@ def drill(argv: list[str]) -> int:
     work_dir = make_work_dir(Path(options.logs_dir))
     if options.random is not None:
         seed = secrets.randbelow(10**6) if options.seed is None else options.seed
-        return run_random_drill(work_dir, words, header, options.random, seed)
-    runner: DrillRunner = SlurmRunner(work_dir, words, header) if header else LocalRunner(work_dir, words)
-    cases = [case for case in CASES if case.action not in runner.unsupported]
+        return run_random_drill(work_dir, words, header, options.random, seed, steps, root)
+    runner: DrillRunner = SlurmRunner(work_dir, words, header) if header else LocalRunner(work_dir, words, root)
+    skipped = [case.name for case in cases if case.action in runner.unsupported]
+    cases = [case for case in cases if case.action not in runner.unsupported]
     print(
-        f"{len(cases)} ways to end a run, {STEPS} steps each, {runner.where}; files in {format_value(str(work_dir))}",
+        f"{len(cases)} interruptions, {STEPS} steps each, {runner.where}; files in {format_value(str(work_dir))}",
         flush=True,
     )
     try:
@@ -108,9 +137,8 @@ def drill(argv: list[str]) -> int:
         for case in [REFERENCE, *cases]
     }
     Console().print(table(verdicts, runner))
-    if runner.unsupported:
-        names = [case.name for case in CASES if case.action in runner.unsupported]
-        print(f"Not here, where there is no Slurm: {' and '.join(names)}.")
+    if skipped:
+        print(f"Not here, where there is no Slurm: {' and '.join(skipped)}.")
     if any(problem for problem in verdicts.values()):
         print(f"The runs and their logs are kept in {format_value(str(work_dir))}.")
         return 1
@@ -118,36 +146,38 @@ def drill(argv: list[str]) -> int:
     return 0
 
 
-def run_random_drill(work_dir: Path, words: list[str], header: Header | None, count: int, seed: int) -> int:
-    """`--random`: interrupted at random moments, several runs at once; 1 if one did not survive."""
-    words = [*words, *HANG_FLAGS]
-    queue, script = random_drill.JobStates(), work_dir / "drill.slurm"
+def run_random_drill(
+    work_dir: Path, flags: list[str], header: Header | None, count: int, seed: int, steps: int, root: Path
+) -> int:
+    """`--random`: several runs at once, interrupted at random moments; 1 if one did not survive."""
+    flags = [*flags, *HANG_FLAGS]
+    states, script = random_drill.JobStates(), work_dir / "drill.slurm"
     if header is not None:
         script.write_text(drill_script(header))
 
-    def new(name: str) -> random_drill.InterruptedRun:
+    def make_run(name: str) -> random_drill.InterruptedRun:
         if header is not None:
-            return random_drill.SlurmInterruptedRun(work_dir, name, words, script, queue)
-        return random_drill.LocalInterruptedRun(work_dir, name, words)
+            return random_drill.SlurmInterruptedRun(work_dir, name, flags, script, states)
+        return random_drill.LocalInterruptedRun(work_dir, name, flags, root)
 
-    kinds, lanes, where = (
+    kinds, parallel, where = (
         (random_drill.SLURM_KINDS, 4, SlurmRunner.where) if header else (random_drill.LOCAL_KINDS, 2, LocalRunner.where)
     )
     print(f"{count} interruptions, seed {seed}, {where}; files in {format_value(str(work_dir))}", flush=True)
     began = time.monotonic()
     with DrillProgress(1) as report:
-        random_runs = random_drill.RandomDrill(new, kinds, count, seed, lanes, report)
+        all_runs = random_drill.RandomDrill(make_run, kinds, count, seed, parallel, report, steps)
         try:
-            reference = random_runs.run_all()
+            reference = all_runs.run_all()
         except BaseException:
-            random_runs.stop()
+            all_runs.stop()
             raise
     problems = {"uninterrupted": reference.problem} if reference.problem else {}
-    for session in random_runs.sessions[1:]:
+    for session in all_runs.sessions[1:]:
         if reference.run is not None and (problem := session.check(reference.run)):
             problems[session.name] = problem
-    Console().print(random_drill.table(random_runs.sessions))
-    for line in random_drill.closing(random_runs.sessions[1:], time.monotonic() - began, problems):
+    Console().print(random_drill.table(all_runs.sessions))
+    for line in random_drill.closing(all_runs.sessions[1:], time.monotonic() - began, problems):
         print(line)
     if problems:
         print(
@@ -212,7 +242,7 @@ def check_case(case: DrillCase, run: Run | None, reference: Run | None, problem:
         if len(attempts) > 1:
             return f"it went on after it was cancelled: {len(attempts)} attempts"
     elif len(attempts) == 1:
-        return f"it did not resume: {problem or first.get('cause', 'nobody knows why')}"
+        return f"it did not resume: {problem or first.get('cause', 'the cause is unknown')}"
     elif last.get("cause") != "finished":
         return f"it did not finish: {problem or last.get('cause')}"
     if not str(first.get("cause")).startswith(case.causes):
@@ -228,7 +258,9 @@ def check_case(case: DrillCase, run: Run | None, reference: Run | None, problem:
 
 
 def table(verdicts: dict[DrillCase, str | None], runner: DrillRunner) -> Table:
-    shape = Table("way", "attempts", "steps lost", "verdict", box=None, padding=(0, 2, 0, 0), header_style="bold")
+    shape = Table(
+        "interruption", "attempts", "steps lost", "verdict", box=None, padding=(0, 2, 0, 0), header_style="bold"
+    )
     for case, problem in verdicts.items():
         run = runner.run_of(case)
         attempts = run.attempts if run else []

@@ -44,17 +44,18 @@ Report = Callable[[str, str], None]
 ROW_KINDS = {"train_loss": "step", "valid_loss": "the validation of step", "test_loss": "the test after step"}
 # Columns about the machine; all others have to be equal.
 MACHINE_COLUMNS = ("time", "seconds", "attempt", "loader_wait_share")
-Trace = dict[tuple[str, int, float], dict[str, Any]]
+RowKey = tuple[str, int, float]  # kind of row, step, number of validation targets
 
 
 @dataclass(frozen=True)
 class DrillCase:
     """One way to interrupt a run.
 
-    fault: what the training process is made to do. action: what is done to it then: a signal's name,
-    requeue, cancel, or nothing if the fault ends it. causes: accepted beginnings of the cause in attempts.jsonl. lost:
-    steps that it may cost. restarted_by: the job itself, a person, or nobody. flags: of this run alone. status: the
-    exit status of its process without Slurm.
+    fault: what EBT_DRILL makes the training process do, and at which step: `pause:7` waits there for the action.
+    action: what the drill then does: a signal's name, requeue, cancel; empty if the fault ends the process.
+    causes: accepted beginnings of the cause in attempts.jsonl. lost: steps that it may cost.
+    restarted_by: itself (the job), person, or nobody. flags: of this run alone.
+    status: the exit status of its process without Slurm.
     """
 
     name: str
@@ -92,8 +93,7 @@ class DrillRunner:
 
     def run_of(self, case: DrillCase) -> Run | None:
         """The run folder of a case, read again at every call; None before it exists."""
-        configs = sorted((self.logs_dir(case) / "runs").glob("[!.]*/config.json"))
-        return Run(configs[0].parent) if configs else None
+        return run_in(self.logs_dir(case))
 
     def is_ready(self, case: DrillCase) -> bool:
         run = self.run_of(case)
@@ -101,12 +101,6 @@ class DrillRunner:
 
     def problem(self, case: DrillCase) -> str | None:
         return self.problems.get(case.name)
-
-    def last_words(self, case: DrillCase) -> str:
-        with suppress(OSError):
-            lines = self.log_file(case).read_text(errors="replace").strip().splitlines()
-            return lines[-1] if lines else ""
-        return ""
 
     def run_all(self, cases: Sequence[DrillCase], report: Report) -> None:
         raise NotImplementedError
@@ -116,14 +110,30 @@ class DrillRunner:
         raise NotImplementedError
 
 
+def run_in(logs: Path) -> Run | None:
+    """The only run of a logs folder; None before it exists."""
+    configs = sorted((logs / "runs").glob("[!.]*/config.json"))
+    return Run(configs[0].parent) if configs else None
+
+
+def last_line(log: Path, since: int = 0) -> str:
+    """The last line of a log; empty if there is none. since: offset in the log."""
+    with suppress(OSError):
+        lines = log.read_bytes()[since:].decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+    return ""
+
+
 class LocalRunner(DrillRunner):
     """One run after another on this machine; restarts what Slurm would restart."""
 
     unsupported = ("requeue", "cancel")
     where = "on this machine"
 
-    def __init__(self, work_dir: Path, flags: list[str]) -> None:
+    def __init__(self, work_dir: Path, flags: list[str], root: Path = ROOT) -> None:
+        """root: the folder of train_model.py."""
         super().__init__(work_dir, flags)
+        self.root = root
         self.process: subprocess.Popen[Any] | None = None
 
     def run_all(self, cases: Sequence[DrillCase], report: Report) -> None:
@@ -134,23 +144,28 @@ class LocalRunner(DrillRunner):
             if case.fault:
                 report(case.name, "resumes")
                 if status != case.status:
-                    self.problems[case.name] = f"its first attempt ended with status {status}: {self.last_words(case)}"
-                by_hand = printed_command(self.log_file(case)) if case.restarted_by == "person" else None
-                status = self.start(case, by_hand or self.command(case), None if by_hand else folder, "")
+                    self.problems[case.name] = (
+                        f"its first attempt ended with status {status}: {last_line(self.log_file(case))}"
+                    )
+                printed = printed_command(self.log_file(case)) if case.restarted_by == "person" else None
+                status = self.start(case, printed or self.command(case), None if printed else folder, "")
             if status:
-                self.problems[case.name] = f"it ended with status {status}: {self.last_words(case)}"
+                self.problems[case.name] = f"it ended with status {status}: {last_line(self.log_file(case))}"
             report(case.name, "done")
 
     def command(self, case: DrillCase) -> list[str]:
         return [sys.executable, "train_model.py", *self.flags_of(case)]
 
-    def start(self, case: DrillCase, command: list[str], folder: Path | None, sent: str) -> int:
-        """The exit status of one attempt; the signal is sent as soon as it waits for one. folder: the run's folder."""
-        self.process = start_attempt(command, folder, case.fault, self.log_file(case))
+    def start(self, case: DrillCase, command: list[str], folder: Path | None, signal_name: str) -> int:
+        """Run one attempt; its exit status.
+
+        folder: the run's folder. signal_name: of the signal that it gets as soon as it waits for one, such as USR1.
+        """
+        self.process = start_attempt(command, self.root, folder, case.fault, self.log_file(case))
         while self.process.poll() is None:
-            if sent and self.is_ready(case):
-                os.killpg(self.process.pid, getattr(signal, f"SIG{sent}"))
-                sent = ""
+            if signal_name and self.is_ready(case):
+                os.killpg(self.process.pid, getattr(signal, f"SIG{signal_name}"))
+                signal_name = ""
             time.sleep(0.05)
         return self.process.returncode
 
@@ -160,14 +175,16 @@ class LocalRunner(DrillRunner):
             self.process.wait()
 
 
-def start_attempt(command: list[str], folder: Path | None, fault: str, log: Path) -> subprocess.Popen[bytes]:
-    """Start a process in its own group. folder: the run's, which a job passes on."""
+def start_attempt(
+    command: list[str], root: Path, folder: Path | None, fault: str, log: Path
+) -> subprocess.Popen[bytes]:
+    """Start a process in its own group. root: of the code. folder: the run's, which a job passes on."""
     environment = clean_environment() | {DRILL: fault} | ({JOB_RUN_DIR: str(folder)} if folder else {})
     environment.pop(NOTIFY, None)  # a drill sends no notifications
     with open(log, "ab") as output:
         return subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=root,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -212,7 +229,7 @@ class SlurmRunner(DrillRunner):
                     ended.add(case.name)
                 report(case.name, phase(state, case.name in interrupted, case.name in ended))
                 if case.action and case.name not in interrupted and state == "RUNNING" and self.is_ready(case):
-                    interrupted |= {case.name} if self.interrupt(case) else set()
+                    interrupted |= {case.name} if interrupt_job(self.jobs[case.name], case.action) else set()
                 elif state in OVER and case.restarted_by == "person" and case.name not in requeued:
                     if try_slurm("scontrol", "requeue", self.jobs[case.name]):  # as a person would
                         interrupted.add(case.name)
@@ -220,7 +237,8 @@ class SlurmRunner(DrillRunner):
                 elif state in OVER:
                     expected = "CANCELLED" if case.restarted_by == "nobody" else "COMPLETED"
                     if state != expected:
-                        self.problems[case.name] = f"its job {self.jobs[case.name]} is {state}: {self.last_words(case)}"
+                        line = last_line(self.log_file(case))
+                        self.problems[case.name] = f"its job {self.jobs[case.name]} is {state}: {line}"
                     report(case.name, "done")
                     del open_cases[case.name]
                 # The time in the queue is not limited.
@@ -234,28 +252,29 @@ class SlurmRunner(DrillRunner):
                     )
             time.sleep(0.5)
 
-    def interrupt(self, case: DrillCase) -> bool:
-        """Interrupt the job; whether Slurm accepted it."""
-        job = self.jobs[case.name]
-        words = {"requeue": ("scontrol", "requeue", job), "cancel": ("scancel", job)}
-        return try_slurm(*words.get(case.action, ("scancel", f"--signal={case.action}", job)))
-
     def stop(self) -> None:
         if self.jobs:
             run_slurm("scancel", *self.jobs.values(), timeout=60)
 
 
 def try_slurm(*words: str) -> bool:
+    """Whether Slurm accepted a command."""
     _, problem = run_slurm(*words, timeout=60)
     return not problem
 
 
-def submit_job(script: Path, words: list[str], logs: Path, log: Path, fault: str) -> str:
+def interrupt_job(job: str, action: str) -> bool:
+    """Requeue or cancel a job, or send it the signal of this name; whether Slurm accepted it."""
+    commands = {"requeue": ("scontrol", "requeue", job), "cancel": ("scancel", job)}
+    return try_slurm(*commands.get(action, ("scancel", f"--signal={action}", job)))
+
+
+def submit_job(script: Path, flags: list[str], logs: Path, log: Path, fault: str) -> str:
     """Create the logs folder and submit the job; its number."""
     logs.mkdir()
     environment = clean_environment() | {DRILL: fault}
     environment.pop(NOTIFY, None)  # a drill sends no notifications
-    return sbatch([f"--output={quote_for_slurm(str(log))}", str(script), *words], ROOT, environment)
+    return sbatch([f"--output={quote_for_slurm(str(log))}", str(script), *flags], ROOT, environment)
 
 
 def job_states(jobs: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -278,28 +297,30 @@ def drill_script(header: Header) -> str:
     text = read_text(ROOT / "job_scripts" / "train.slurm", "JOB_SCRIPT")
     body = [line for line in text.splitlines() if not line.startswith("#")]
     short = sbatch_options(f"--time={JOB_MINUTES}", "--signal=USR1@60", "--job-name=drill")
-    place = next(number for number, line in enumerate(body) if line.startswith("if in_batch_script"))
+    index = next(number for number, line in enumerate(body) if line.startswith("if in_batch_script"))
     commands = [*header_commands(header), *active_environment(ROOT)]
     options = [("", sbatch_lines(text)), ("", header.options), short]
-    return JobScript(options, [*body[:place], *commands, *body[place:]]).text
+    return JobScript(options, [*body[:index], *commands, *body[index:]]).text
 
 
 # -- comparison: every step once, and every value the same to the last bit -------------------------------------------
 
 
-def rows_by_place(rows: Iterable[dict[str, Any]]) -> tuple[Trace, str | None]:
-    """The compared values by kind of row and step, and a message about the first repeated row."""
-    trace: Trace = {}
-    seen: Counter[tuple[str, int, float]] = Counter()
+def compared_rows(rows: Iterable[dict[str, Any]]) -> tuple[dict[RowKey, dict[str, Any]], str | None]:
+    """The compared values of each row, and a message about the first repeated row."""
+    values: dict[RowKey, dict[str, Any]] = {}
+    counts: Counter[RowKey] = Counter()
     for row in rows:
         for name, kind in ROW_KINDS.items():
             if name in row and isinstance(row.get("step"), int):
                 # the last one tells validation on a sample from that on the whole split
-                place = (kind, row["step"], row.get("valid_targets") or 0)
-                seen[place] += 1
-                trace[place] = {name: value for name, value in row.items() if is_compared(name)}
-    twice = next((f"{kind} {step} stands there twice" for (kind, step, _), count in seen.items() if count > 1), None)
-    return trace, twice
+                key = (kind, row["step"], row.get("valid_targets") or 0)
+                counts[key] += 1
+                values[key] = {name: value for name, value in row.items() if is_compared(name)}
+    repeated = next(
+        (f"{kind} {step} is recorded twice" for (kind, step, _), count in counts.items() if count > 1), None
+    )
+    return values, repeated
 
 
 def is_compared(column: str) -> bool:
@@ -307,29 +328,28 @@ def is_compared(column: str) -> bool:
 
 
 def first_difference(
-    rows: Iterable[dict[str, Any]], whole: Iterable[dict[str, Any]], until: int | None = None
+    rows: Iterable[dict[str, Any]], reference: Iterable[dict[str, Any]], until: int | None = None
 ) -> str | None:
-    """The first difference from the uninterrupted run, in words; None if they are equal bit for bit.
+    """The first difference between the metrics of a run and of the uninterrupted one, in words; None if there is none.
 
     until: the last step of a run that was ended for good.
     """
-    here, twice = rows_by_place(rows)
-    there, _ = rows_by_place(whole)
-    if twice:
-        return twice
-    for place in sorted(here.keys() | there.keys(), key=lambda place: (place[1], place[0], place[2])):
-        kind, step, _ = place
+    actual, repeated = compared_rows(rows)
+    expected, _ = compared_rows(reference)
+    if repeated:
+        return repeated
+    for key in sorted(actual.keys() | expected.keys(), key=lambda key: (key[1], key[0], key[2])):
+        kind, step, _ = key
         if until is not None and step > until:
             break
-        if place not in here:
+        if key not in actual:
             if until == step and kind != ROW_KINDS["train_loss"]:
                 continue  # it ended before the validation
             return f"{kind} {step} is missing"
-        if place not in there:
+        if key not in expected:
             return f"{kind} {step} should not be there"
-        mine, theirs = here[place], there[place]
-        for name in sorted(mine.keys() | theirs.keys()):
-            a, b = mine.get(name), theirs.get(name)
-            if a != b and not (a != a and b != b):
+        for name in sorted(actual[key].keys() | expected[key].keys()):
+            a, b = actual[key].get(name), expected[key].get(name)
+            if a != b and not (a != a and b != b):  # two NaNs are equal
                 return f"{kind} {step}: {name} is {a!r} and not {b!r}"
     return None

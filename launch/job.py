@@ -43,10 +43,7 @@ CAUSES_BY_SIGNAL = {  # by the beginning of srun's message; the first match coun
 }
 SIGNALS_BY_STATUS = {134: "Aborted", 135: "Bus error", 137: "Killed", 139: "Segmentation fault"}
 UNREPORTED = ("out of memory", "killed", "error: segmentation")  # ends that the run itself could not log
-CONSEQUENCES = (
-    f"Exited with exit code {EXIT_RESUMABLE}",
-    "Terminated",
-)  # of a process that ended because another had ended
+CONSEQUENCES = (f"Exited with exit code {EXIT_RESUMABLE}", "Terminated")  # of a process that ended because another had
 
 
 # -- before the processes start --------------------------------------------------------------------------------------
@@ -70,6 +67,7 @@ def prepare(argv: list[str]) -> Path:
 
 
 def prepare_command(argv: list[str]) -> int:
+    """`launch prepare FLAGS`."""
     print(prepare(argv))
     return 0
 
@@ -137,6 +135,7 @@ def starts_from(job: dict[str, Any], step: int) -> int:
 
 
 def begin_command(argv: list[str]) -> int:
+    """`launch begin RUN`."""
     record_job(Path(argv[0]))
     return 0
 
@@ -166,15 +165,16 @@ def refused_command(argv: list[str]) -> int:
 
 
 def ended_command(argv: list[str]) -> int:
+    """`launch ended RUN LOG STATUS FLAGS`; 0 if the run should be queued again."""
     folder, log, status = RunFolder.open(Path(argv[0])), log_tail(Path(argv[1])), int(argv[2])
     folder.lock()  # raises if one of the processes is alive
-    speechless = any("start" in row and "end" not in row for row in merge_attempts(read_rows(folder.attempts)))
+    is_unrecorded = any("start" in row and "end" not in row for row in merge_attempts(read_rows(folder.attempts)))
     last = record_end(folder, log, status)
     cause = str(last.get("cause") or "")
     if not is_resumable(status, cause):
         if cause.startswith(UNREPORTED):
             print(f"not queued again: {cause}{first_task(last)}; python -m launch why {folder.run_id} says more")
-        if (speechless or "attempt" not in last) and last.get("cause") not in (None, "cancelled"):
+        if (is_unrecorded or "attempt" not in last) and last.get("cause") not in (None, "cancelled"):
             # Other ends were reported by the run itself; a cancelled run needs no notification.
             tell_once(
                 folder.path, "failure", f"ended at step {last.get('last_step', folder.newest_step)}: {last['cause']}."
@@ -200,7 +200,7 @@ def log_tail(log: Path) -> str:
 
 def record_end(folder: RunFolder, log: str, status: int) -> dict[str, Any]:
     """Record the end of this start's attempt and return the attempt; only the cause if no attempt had begun."""
-    who, cause = first_end(log, status)
+    task, cause = first_end(log, status)
     if cause != "out of memory":
         cause = cause_of_job_end() or cause
     attempts = merge_attempts(read_rows(folder.attempts))
@@ -213,9 +213,9 @@ def record_end(folder: RunFolder, log: str, status: int) -> dict[str, Any]:
     elif cause and str(last.get("cause", "")).startswith("crashed"):  # process 0 recorded that one died, but not why
         append_row(folder.attempts, {"attempt": last["attempt"], "cause": cause})
     newest = merge_attempts(read_rows(folder.attempts))[-1:]
-    if newest and who and str(newest[0].get("cause")) not in ("finished", "time limit", "preempted", "requeued"):
-        append_row(folder.attempts, {"attempt": newest[0]["attempt"], **who})
-        newest[0] |= who
+    if newest and task and str(newest[0].get("cause")) not in ("finished", "time limit", "preempted", "requeued"):
+        append_row(folder.attempts, {"attempt": newest[0]["attempt"], **task})
+        newest[0] |= task
     return newest[0] if newest else {}
 
 
@@ -223,10 +223,10 @@ def first_end(log: str, status: int) -> tuple[dict[str, Any], str | None]:
     """The task that failed first, and its cause if the log tells."""
     ends = [match for match in TASK_ENDED.finditer(log) if not match["how"].startswith(CONSEQUENCES)]
     how = ends[0]["how"] if ends else SIGNALS_BY_STATUS.get(status, "")
-    who = {"ended_on": ends[0]["node"], "ended_rank": int(ends[0]["rank"])} if ends else {}
+    task = {"ended_on": ends[0]["node"], "ended_rank": int(ends[0]["rank"])} if ends else {}
     if OUT_OF_MEMORY.search(log.encode()):
-        return who, "out of memory"
-    return who, next((cause for words, cause in CAUSES_BY_SIGNAL.items() if how.startswith(words)), None)
+        return task, "out of memory"
+    return task, next((cause for words, cause in CAUSES_BY_SIGNAL.items() if how.startswith(words)), None)
 
 
 def cause_of_job_end() -> str | None:
@@ -240,10 +240,10 @@ def check_progress(folder: Path) -> None:
     """Raise if the job was ended several times before it saved a later step."""
     step = RunFolder.open(folder).newest_step
     if starts_from(read_record(folder / "job.json"), step) >= MAX_STARTS:
-        words = (
+        message = (
             f"the job started {MAX_STARTS} times from step {step} and was ended before a later step was saved: it is "
             "not queued again. Give it more time (sbatch --time), then resume with the same flags and "
             "--resume_training_ckpt last."
         )
-        tell_once(folder, "stuck", words)
-        raise UserError(words)
+        tell_once(folder, "stuck", message)
+        raise UserError(message)

@@ -17,8 +17,8 @@ from runs.process import ATTEMPT_MARK, strip_control_codes
 from runs.run import Run, find_run, seconds_of
 
 FOLLOW_LINES = 40  # lines shown before following
-POLL_SECONDS = 0.5  # seconds between two reads of the files
-SLURM_INTERVAL = 30.0  # seconds between two calls of squeue for a run whose state is unchanged: sites forbid more
+POLL_SECONDS = 0.5  # between two reads of the files
+SQUEUE_SECONDS = 30.0  # between two calls of squeue for a run whose state is unchanged: sites forbid more
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,15 @@ class LogFile:
 
 
 def job_of(path: Path) -> str:
+    """The job in the name of a log file; empty if there is none."""
     match = re.search(r"(\d+(?:_\d+)?)\.(?:log|out)$", path.name)
     return match[1] if match else ""
 
 
 class RunLog:
-    """All log files of a run as one. What a job's log contains is skipped in the run's own copy.
+    """All log files of a run as one: those of its jobs, and its own, of which only what no job's log contains is shown.
 
-    rank: of another process than the first, which has a file of its own.
+    rank: the process; each but the first has a file of its own.
     """
 
     def __init__(self, run: Run, rank: int = 0) -> None:
@@ -80,30 +81,28 @@ class RunLog:
 
     def read(self) -> list[LogSegment]:
         run = Run(self.path)
-        copy = self.path / str(run.settings.get("console_log_filename") or "console.log")
+        run_log = self.path / str(run.settings.get("console_log_filename") or "console.log")
         if self.rank:
-            copy = self.path / f"rank_{self.rank}.log"
-        own = [] if self.rank else sorted(self.path.glob("slurm-*.log"))
-        if not self.rank and isinstance(elsewhere := run.job.get("log"), str) and Path(elsewhere) not in own:
-            own.append(Path(elsewhere))
-        before = [] if own or copy.exists() or self.rank else sorted(self.path.glob("submitit/*_log.out"))
-        jobs = {job_of(path) for path in own if path.exists()}
+            run_log = self.path / f"rank_{self.rank}.log"
+        job_logs = [] if self.rank else sorted(self.path.glob("slurm-*.log"))
+        if not self.rank and isinstance(output := run.job.get("log"), str) and Path(output) not in job_logs:
+            job_logs.append(Path(output))
+        has_log = job_logs or run_log.exists() or self.rank
+        submitit_logs = [] if has_log else sorted(self.path.glob("submitit/*_log.out"))
+        jobs = {job_of(path) for path in job_logs if path.exists()}
         segments = []
-        for path in (*own, copy, *before):
+        for path in (*job_logs, run_log, *submitit_logs):
             added = self.files.setdefault(path, LogFile(path)).read()
-            again = path == copy and jobs  # a copy without marks belongs to the first job
-            segments += [
-                segment
-                for segment in added
-                if segment.lines and not (again and (segment.job in jobs or not segment.began))
-            ]
+            if path == run_log and jobs:  # skip copies of the jobs' logs; what has no mark is of the first job
+                added = [segment for segment in added if segment.began and segment.job not in jobs]
+            segments += [segment for segment in added if segment.lines]
         self.starts |= {segment.began for segment in segments}
         return sorted(segments, key=lambda segment: segment.began)
 
     def attempts_in(self, run: Run, segment: LogSegment) -> list[dict[str, Any]]:
         """The attempts between this start and the next: one, or none if it ended before an attempt."""
-        following = min((start for start in self.starts if start > segment.began), default=math.inf)
-        return [attempt for attempt in run.attempts if segment.began <= seconds_of(attempt.get("start")) < following]
+        next_start = min((start for start in self.starts if start > segment.began), default=math.inf)
+        return [attempt for attempt in run.attempts if segment.began <= seconds_of(attempt.get("start")) < next_start]
 
 
 def last_lines(run: Run, lines: int = 200) -> str:
@@ -117,7 +116,7 @@ def logs(argv: list[str]) -> int:
     parser.add_argument(
         "-f", "--follow", action="store_true", help="continue until the run has ended, through requeues"
     )
-    parser.add_argument("--attempt", type=int, metavar="N", help="only that of the Nth attempt")
+    parser.add_argument("--attempt", type=int, metavar="N", help="only the log of the Nth attempt")
     parser.add_argument("--rank", type=int, default=0, metavar="R", help="what that process printed [0]")
     parser.add_argument("--lines", type=int, metavar="N", help=f"only the last N lines [all; {FOLLOW_LINES} with -f]")
     options = parser.parse_args(argv)
@@ -125,7 +124,7 @@ def logs(argv: list[str]) -> int:
         raise UserError(f"--lines is {options.lines}: give a number of at least 0.")
     run = find_run(Path(options.logs_dir), options.run)
     if options.attempt is not None and options.follow:
-        raise UserError("--attempt and -f do not go together: an attempt that is followed is the newest one.")
+        raise UserError("--attempt and -f do not go together: -f follows the newest attempt; remove one of them.")
     ranks = {0, *(int(file.stem[5:]) for file in run.path.glob("rank_*.log") if file.stem[5:].isdecimal())}
     if options.rank not in ranks:
         raise UserError(f"--rank is {options.rank}: {run.run_id} has {', '.join(map(str, sorted(ranks)))}.")
@@ -169,9 +168,18 @@ def segment_title(log: RunLog, run: Run, segment: LogSegment) -> str:
     return f"──── {', '.join(words) or run.run_id} ────"
 
 
-def follow(run: Run, log: RunLog, began: float) -> None:
-    """Print new lines until the run has ended; wait for a run that is queued again."""
-    asked_at, ended, state_before = 0.0, False, ""
+def follow(
+    run: Run,
+    log: RunLog,
+    began: float = -1.0,
+    poll_seconds: float = POLL_SECONDS,
+    squeue_seconds: float = SQUEUE_SECONDS,
+) -> None:
+    """Print new lines until the run has ended; wait for a run that is queued again.
+
+    began: the start whose lines were printed last.
+    """
+    squeue_at, ended, state_before = 0.0, False, ""
     while True:
         for segment in log.read():
             if segment.began != began:
@@ -181,11 +189,11 @@ def follow(run: Run, log: RunLog, began: float) -> None:
         if ended:
             return
         fresh = Run(run.path)
-        if time.monotonic() - asked_at > SLURM_INTERVAL or fresh.state != state_before:
-            asked_at, state_before = time.monotonic(), fresh.state
+        if time.monotonic() - squeue_at > squeue_seconds or fresh.state != state_before:
+            squeue_at, state_before = time.monotonic(), fresh.state
             status = status_of(fresh, jobs_of([fresh]))
             ended = status.state not in ACTIVE and not (status.state == "interrupted" and may_be_requeued(fresh))
-        time.sleep(POLL_SECONDS)
+        time.sleep(poll_seconds)
 
 
 def may_be_requeued(run: Run) -> bool:

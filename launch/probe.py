@@ -37,12 +37,12 @@ MIN_SHARED_BYTES = 1e9
 MIN_OPEN_FILES = 4096
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 SIGNAL_TIMEOUT_SECONDS = 120.0
-MEETING_TIMEOUT_SECONDS = 60.0  # for processes to connect, after torch is imported
+RENDEZVOUS_TIMEOUT_SECONDS = 60.0  # for processes to connect, after torch is imported
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's checklist. verdict: ok, look (at this) or fails. advice: what to do if it is not ok."""
+    """One line of the doctor's checklist. verdict: ok, look (a warning) or fails. advice: what to do if not ok."""
 
     name: str
     verdict: str
@@ -50,8 +50,9 @@ class Finding:
     advice: str = ""
 
 
-def pass_or_fail(name: str, is_good: bool, yes: str, no: str, advice: str) -> Finding:
-    return Finding(name, "ok", yes) if is_good else Finding(name, "fails", no, advice)
+def pass_or_fail(name: str, is_good: bool, good: str, bad: str, advice: str) -> Finding:
+    """good, bad: the message of either verdict."""
+    return Finding(name, "ok", good) if is_good else Finding(name, "fails", bad, advice)
 
 
 # -- a machine -------------------------------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ def machine_facts() -> dict[str, Any]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return {
         "host": platform.node(),
-        "shared": shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0,
+        "shared_memory": shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0,
         "open_files": [size if size != resource.RLIM_INFINITY else 2**31 for size in (soft, hard)],
         "address": own_address(),
         "interfaces": interfaces(),
@@ -103,28 +104,28 @@ def interfaces() -> dict[str, str]:
 
 def check_memory_and_files(machines: Sequence[dict[str, Any]]) -> list[Finding]:
     """Shared memory and open files of the machine that has least."""
-    least = min(machines, key=lambda machine: machine["shared"])
-    few = min(machines, key=lambda machine: machine["open_files"][0])
-    soft, hard = few["open_files"]
-    batches = "loader processes hand batches over in it; --num_workers 0, or start the container with more (--shm-size)"
-    more = f"ulimit -n {hard} in the header" if hard > soft else "ask the site for more"
+    least_memory = min(machines, key=lambda machine: machine["shared_memory"])
+    fewest_files = min(machines, key=lambda machine: machine["open_files"][0])
+    soft, hard = fewest_files["open_files"]
+    more_memory = "batches pass through it; use --num_workers 0, or start the container with more (--shm-size)"
+    more_files = f"ulimit -n {hard} in the header" if hard > soft else "ask the site for more"
     return [
         Finding(
             "shared memory",
-            "ok" if least["shared"] >= MIN_SHARED_BYTES else "look",
-            f"{format_bytes(least['shared'])} free in {SHARED_MEMORY} of {least['host']}",
-            batches,
+            "ok" if least_memory["shared_memory"] >= MIN_SHARED_BYTES else "look",
+            f"{format_bytes(least_memory['shared_memory'])} free in {SHARED_MEMORY} of {least_memory['host']}",
+            more_memory,
         ),
         Finding(
             "open files",
             "ok" if soft >= MIN_OPEN_FILES else "look",
-            f"{soft:,} at a time on {few['host']}",
-            f"many loader processes may need more: {more}",
+            f"{soft:,} at a time on {fewest_files['host']}",
+            f"many loader processes may need more: {more_files}",
         ),
     ]
 
 
-def check_space(name: str, folder: Path) -> Finding:
+def check_space(name: str, folder: Path, min_free_bytes: float = MIN_FREE_BYTES) -> Finding:
     """Free bytes and inodes, and the use of quotas."""
     try:
         disk = os.statvfs(folder)
@@ -133,7 +134,7 @@ def check_space(name: str, folder: Path) -> Finding:
     free, inodes = disk.f_bavail * disk.f_frsize, disk.f_favail
     count = f", {inodes:,} more files" if disk.f_files else ""  # some file systems do not count them
     message = f"{format_bytes(free)}{count} free"
-    low = free < MIN_FREE_BYTES or (disk.f_files > 0 and inodes < MIN_INODES)
+    low = free < min_free_bytes or (disk.f_files > 0 and inodes < MIN_INODES)
     for used, most, unit in quotas(folder):
         message += f"; quota: {used:,} of {most:,} {unit}"
         low = low or used > QUOTA_WARNING * most
@@ -156,14 +157,14 @@ def quotas(folder: Path) -> list[tuple[int, int, str]]:
 
 
 def is_on(folder: Path, file_system: str) -> bool:
-    """Whether the folder lies on it; named by a path of the file system, or by its device."""
+    """Whether the folder lies on a file system, which is named by one of its paths or by its device."""
     if Path(file_system).is_dir():
         return os.stat(file_system).st_dev == os.stat(folder).st_dev
     with suppress(OSError):
         for line in Path("/proc/self/mounts").read_text().splitlines():
-            device, place = line.split()[:2]
-            if device == file_system and os.path.isdir(place):
-                return os.stat(place).st_dev == os.stat(folder).st_dev
+            device, mount_point = line.split()[:2]
+            if device == file_system and os.path.isdir(mount_point):
+                return os.stat(mount_point).st_dev == os.stat(folder).st_dev
     return False
 
 
@@ -189,12 +190,12 @@ def check_network(machines: Sequence[dict[str, Any]]) -> Finding:
             "network", "ok", f"{interface}; not tried, as one process is alone: a header with --nodes=2 tries it"
         )
     usable = [name for name, address in first["interfaces"].items() if not address.startswith("127.")]
-    one = ", ".join(usable) or "its interfaces"
-    advice = f"export {'= and '.join(INTERFACE_VARIABLES)}= in the header, with one of {one}"
-    if problems := [machine["reduced"] for machine in machines if isinstance(machine["reduced"], str)]:
+    choices = ", ".join(usable) or "its interfaces"
+    advice = f"export {'= and '.join(INTERFACE_VARIABLES)}= in the header, with one of {choices}"
+    if problems := [machine["all_reduce"] for machine in machines if isinstance(machine["all_reduce"], str)]:
         message = f"{interface}; {len(machines)} processes cannot compute together ({problems[0]})"
         return Finding("network", "fails", message, advice)
-    slowest = max(machine["reduced"] for machine in machines)
+    slowest = max(machine["all_reduce"] for machine in machines)
     message = f"{interface}; {len(machines)} processes on {nodes} nodes added numbers over Gloo in {slowest:.1f} s"
     return Finding("network", "ok", message)
 
@@ -223,29 +224,29 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def renames(folder: Path, name: str) -> bool:
-    """Whether a rename replaces a file atomically."""
+def is_rename_whole(folder: Path, name: str) -> bool:
+    """Whether a rename replaces a file with all of the new content, and leaves nothing of the new name."""
     old, new = folder / f"{name}.old", folder / f"{name}.new"
     old.write_text("old")
     new.write_text("new")
     os.replace(new, old)
-    whole = old.read_text() == "new" and not new.exists()
+    is_whole = old.read_text() == "new" and not new.exists()
     old.unlink()
-    return whole
+    return is_whole
 
 
 def process_facts(folder: Path, rank: str) -> dict[str, Any]:
     return machine_facts() | {
         "node": os.environ.get("SLURMD_NODENAME"),
         "python": sys.prefix,
-        "words": " ".join(os.environ.get(name, "") for name in (SRUN, PYTHON)).strip(),
-        "cores": bound_cpus(),
-        "asked": asked_cpus() or 1,
-        "own": own_cpus(),
+        "python_command": " ".join(os.environ.get(name, "") for name in (SRUN, PYTHON)).strip(),
+        "bound_cpus": bound_cpus(),
+        "requested_cpus": asked_cpus() or 1,
+        "usable_cpus": own_cpus(),
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "is_locked": is_locked(folder / "lock"),
-        "renames": renames(folder, f"process-{rank}"),
-        "signalled": None,
+        "is_rename_whole": is_rename_whole(folder, f"process-{rank}"),
+        "signal_time": None,
     }
 
 
@@ -253,9 +254,9 @@ def measure_all_reduce(folder: Path) -> float | str:
     """Seconds of an all-reduce over Gloo among all processes of the step; an error message if it failed."""
     words = [sys.executable, "-m", "launch.probe", str(folder), "add"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=3 * MEETING_TIMEOUT_SECONDS)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=3 * RENDEZVOUS_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
-        return f"no answer within {3 * MEETING_TIMEOUT_SECONDS:.0f} s"
+        return f"no answer within {3 * RENDEZVOUS_TIMEOUT_SECONDS:.0f} s"
     return (
         (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         if done.returncode
@@ -268,22 +269,22 @@ def all_reduce(folder: Path) -> NoReturn:
     import torch
     import torch.distributed
 
-    rank, size, where = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"]), folder / "meeting.json"
+    rank, size, file = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"]), folder / "rendezvous.json"
     if rank == 0:
         with socket.create_server(("", 0)) as server:
-            number = server.getsockname()[1]
-        write_json(where, {"host": os.environ["SLURMD_NODENAME"], "port": number})
-    deadline = time.monotonic() + MEETING_TIMEOUT_SECONDS
-    while not where.exists() and time.monotonic() < deadline:
+            port = server.getsockname()[1]
+        write_json(file, {"host": os.environ["SLURMD_NODENAME"], "port": port})
+    deadline = time.monotonic() + RENDEZVOUS_TIMEOUT_SECONDS
+    while not file.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    meeting = json.loads(where.read_bytes())
+    rendezvous = json.loads(file.read_bytes())
     began = time.monotonic()
     torch.distributed.init_process_group(
         "gloo",
-        init_method=f"tcp://{meeting['host']}:{meeting['port']}",
+        init_method=f"tcp://{rendezvous['host']}:{rendezvous['port']}",
         rank=rank,
         world_size=size,
-        timeout=timedelta(seconds=MEETING_TIMEOUT_SECONDS),
+        timeout=timedelta(seconds=RENDEZVOUS_TIMEOUT_SECONDS),
     )
     numbers = torch.ones(1000)
     torch.distributed.all_reduce(numbers)
@@ -299,12 +300,12 @@ def main(folder: Path) -> int:
     signal.signal(signal.SIGUSR1, lambda *_: received.append(time.time()))
     facts = process_facts(folder, rank)
     if int(os.environ.get("SLURM_NTASKS", 1)) > 1:
-        facts["reduced"] = measure_all_reduce(folder)
+        facts["all_reduce"] = measure_all_reduce(folder)
     write_json(folder / f"process-{rank}.json", facts)
     deadline = time.monotonic() + SIGNAL_TIMEOUT_SECONDS
     while not received and time.monotonic() < deadline:
         time.sleep(0.05)
-    write_json(folder / f"process-{rank}.json", facts | {"signalled": received[0] if received else None})
+    write_json(folder / f"process-{rank}.json", facts | {"signal_time": received[0] if received else None})
     return 0 if received else 1
 
 

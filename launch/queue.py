@@ -34,6 +34,7 @@ from core.text import format_short_duration, format_value, plural
 from launch.capsule import make_capsule
 from launch.script import DEFAULT_SCRIPT, ROOT
 from launch.submit import SubmitRequest, validate
+from launch.sweep_file import read_file
 from runs.lock import Lock, as_record, is_alive
 from runs.process import EXIT_RESUMABLE
 from runs.run import Run
@@ -57,9 +58,9 @@ def queue(argv: list[str]) -> int:
     """The command."""
     parser = CommandParser("python -m launch queue", PURPOSE, usage=argparse.SUPPRESS)
     parser.add_argument("what", nargs="?", metavar="FILE", default="start", help=argparse.SUPPRESS)
-    place = argv.index("add") + 1 if "add" in argv else len(argv)  # the words after `add` are a command
+    end = argv.index("add") + 1 if "add" in argv else len(argv)  # the words after `add` are a command
     parser.add_argument("--slurm", action="append", help=argparse.SUPPRESS)
-    options, words = parser.parse_args(argv[:place]), argv[place:]
+    options, words = parser.parse_args(argv[:end]), argv[end:]
     if options.slurm:
         raise UserError(
             "--slurm has no effect on the queue of this machine: python -m launch sweep FILE --slurm NAME=VALUE "
@@ -95,18 +96,9 @@ def queue(argv: list[str]) -> int:
 
 def read_commands(path: Path) -> list[tuple[int, list[str]]]:
     """(line number, words) of the commands in a file; quotes and # comments as in a shell."""
-    try:
-        lines = path.read_text().split("\n")
-    except FileNotFoundError:
-        raise UserError(
-            f"FILE is {str(path)!r}: there is no such file; give a file of commands, or add, status, start or stop."
-        ) from None
-    except UnicodeError:
-        raise UserError(f"FILE is {str(path)!r}: it is not a UTF-8 text; write a command a line.") from None
-    except OSError as error:
-        raise UserError(f"FILE is {str(path)!r}: it cannot be read ({error.strerror}).") from None
+    text = read_file(path, "give a file of commands, or add, status, start or stop", "write a command a line")
     commands, problems = [], []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.split("\n"), 1):
         try:
             if words := shlex.split(line, comments=True):
                 commands.append((number, words))
@@ -119,19 +111,19 @@ def read_commands(path: Path) -> list[tuple[int, list[str]]]:
     return commands
 
 
-def add_commands(logs: Path, commands: Sequence[tuple[int, list[str]]], place: str) -> None:
-    """Add all commands, or none if one is wrong. place: the prefix of a problem, with its line number."""
-    ready = []
+def add_commands(logs: Path, commands: Sequence[tuple[int, list[str]]], prefix: str) -> None:
+    """Add all commands, or none if one is wrong. prefix: of a problem, with {} for the line number."""
+    checked = []
     problems = []
     for number, words in commands:
         try:
-            ready.append(check_command(words))
+            checked.append(check_command(words))
         except UserError as error:
-            problems += [place.format(number) + line for line in str(error).split("\n")]
+            problems += [prefix.format(number) + line for line in str(error).split("\n")]
     if problems:
         raise SettingsError(problems)
     entries: list[dict[str, Any]] = []
-    for words, request in ready:
+    for words, request in checked:
         entry: dict[str, Any] = {"words": words, "title": shlex.join(words)}
         if request is not None:
             config, write_script = validate(request)
@@ -199,7 +191,7 @@ def start(logs: Path) -> None:
         return
     if (process := worker_process(logs)) is None:
         with open(logs / "queue" / "worker.log", "ab") as log:
-            begun = subprocess.Popen(
+            worker = subprocess.Popen(
                 [sys.executable, "-m", "launch", "queue", "--logs_dir", str(logs), "work"],
                 cwd=ROOT,
                 env=clean_environment(),
@@ -208,7 +200,7 @@ def start(logs: Path) -> None:
                 stderr=log,
                 start_new_session=True,
             )
-        process = begun.pid
+        process = worker.pid
     print(f"the queue runs in the background (process {process})")
 
 
@@ -218,7 +210,7 @@ def stop(logs: Path) -> None:
         print("the queue does not run")
         return
     os.kill(process, signal.SIGTERM)
-    print("told to stop; the job that runs saves its state first", flush=True)
+    print("the queue stops; the job that runs saves its state first", flush=True)
     deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
     while worker_process(logs) is not None and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -242,14 +234,13 @@ def show_jobs(logs: Path) -> None:
     for heading in ("job", "what", "state", "took", "log"):
         table.add_column(heading, justify="right" if heading in ("job", "took") else "left", overflow="fold")
     for job in jobs:
-        begun, ended = job.record.get("start"), job.record.get("end")
-        took = (
-            format_short_duration((ended or time.time()) - begun) if begun and (ended or job.state == "running") else ""
-        )
+        start, end = job.record.get("start"), job.record.get("end")
+        until = end or (time.time() if job.state == "running" else None)
+        duration = format_short_duration(until - start) if start and until else ""
         error = f": {job.record['error']}" if job.record.get("error") else ""
         log = os.path.relpath(job.log) if job.log.exists() else ""
         table.add_row(
-            str(job.number), Text(format_value(job.record.get("title"))), Text(job.state + error), took, Text(log)
+            str(job.number), Text(format_value(job.record.get("title"))), Text(job.state + error), duration, Text(log)
         )
     console.print(table)
     process = worker_process(logs)
@@ -263,7 +254,11 @@ def show_jobs(logs: Path) -> None:
 
 
 class QueueJob:
-    """One file of the queue: words, title, folder, state, run, needs, status, start, end, process, created."""
+    """One file of the queue.
+
+    Its record has the command (words), a title, the folder to run it in, its state, the run that it trains, the run
+    that has to be finished first (needs), the exit status, start and end, and the process with its time of creation.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -357,8 +352,8 @@ class Worker:
         return job.run.state != "finished"
 
     def run(self, job: QueueJob) -> None:
-        needed = job.record.get("needs")
-        if needed and Run(Path(needed)).state != "finished":
+        needed_run = job.record.get("needs")
+        if needed_run and Run(Path(needed_run)).state != "finished":
             job.save_state("skipped", error="its run is not finished")
             return
         with open(job.log, "ab") as log:
@@ -391,13 +386,13 @@ class Worker:
 def work(logs: Path) -> int:
     """The worker's process: runs until the queue is empty or a signal stops it."""
     queue_dir = logs / "queue"
-    own = Worker(logs)
+    worker = Worker(logs)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, own.end)
+        signal.signal(number, worker.end)
     try:
         with locked(queue_dir / "worker.lock", wait=False):
             write_json(queue_dir / "worker.json", as_record(os.getpid()))
-            own.work()
+            worker.work()
     except BlockingIOError:
         pass  # another worker runs
     return 0

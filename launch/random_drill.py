@@ -26,21 +26,23 @@ from launch.drill_runner import (
     TIMEOUT_SECONDS,
     Report,
     first_difference,
+    interrupt_job,
     job_states,
+    last_line,
     printed_command,
+    run_in,
     start_attempt,
     submit_job,
     try_slurm,
 )
 from launch.job import prepare
+from launch.script import ROOT
 from launch.slurm import OVER
 from runs.process import EXIT_BY_HAND, EXIT_RESUMABLE
 from runs.run import Run
 
-FAULT_FILES = {
-    "hang": "hang_in_the_drill",
-    "kill": "kill_in_the_drill",
-}  # files that cause a fault in the training process
+# Files in the run's folder that cause a fault in the training process.
+FAULT_FILES = {"hang": "hang_in_the_drill", "kill": "kill_in_the_drill"}
 # Kind of interruption: what is sent, in order.
 COMMON_KINDS = {
     "time limit (SIGUSR1)": ("USR1",),
@@ -60,16 +62,16 @@ SLURM_KINDS = {
     "killed (SIGKILL)": ("kill",),  # scancel --signal=KILL would send SIGTERM first
     "preempted, killed soon after": ("TERM", "kill"),
 }
-MANUAL = {"INT", "kill", "cancel"}
-GIVEN_UP = "not queued again"  # in the log of a job that made no progress in several starts
+MANUAL = {"INT", "kill", "cancel"}  # after these a person has to queue the job again
+NOT_REQUEUED = "not queued again"  # in the log of a job that made no progress in several starts
 ACCEPTED_CAUSES = (
     *("finished", "time limit", "interrupted", "preempted", "requeued", "cancelled", "stopped by hand"),
     *("killed", "out of memory or killed", "node failure", "crashed", "hung"),
 )
 STEPS, CHECKPOINT_EVERY = 150, 13
 STEP_SECONDS = 0.1  # an interruption at a step comes within this time after it
-CLOCKS = ("start", "training", "steps", "steps")
-PLACES = ("starting", "training", "saving", "ending")
+CLOCKS = ("start", "training", "steps", "steps")  # drawn at random, steps twice as often
+PHASES = ("starting", "training", "saving", "ending")
 
 
 # -- one run, on this machine or as a job ----------------------------------------------------------------------------
@@ -77,13 +79,17 @@ PLACES = ("starting", "training", "saving", "ending")
 
 @dataclass
 class Interruption:
-    """clock: what its moment is measured by: time since the process started, time since training began, or steps.
-    share: fraction of the uninterrupted run's time, or of the remaining steps. place: the phase that it hit."""
+    """One interruption of a run.
+
+    clock: what its moment is measured by: time since the process started, time since training began, or steps.
+    share: fraction of the uninterrupted run's time, or of the remaining steps. phase: the phase of the run that it hit.
+    lost: steps that it cost.
+    """
 
     kind: str
     clock: str
     share: float
-    place: str = ""
+    phase: str = ""
     attempt: int = 0  # the attempt that it ended; 0 if none had begun
     lost: int = 0
 
@@ -94,7 +100,7 @@ class InterruptedRun:
     def __init__(self, work_dir: Path, name: str, flags: list[str]) -> None:
         self.name, self.logs = name, work_dir / name
         self.log = self.logs / "output.log"
-        self.words = [*flags, "--logs_dir", str(self.logs)]
+        self.flags = [*flags, "--logs_dir", str(self.logs)]
         self.interruptions: list[Interruption] = []
         self.problem: str | None = None
         self.began = 0.0
@@ -103,8 +109,8 @@ class InterruptedRun:
 
     @property
     def run(self) -> Run | None:
-        configs = sorted((self.logs / "runs").glob("[!.]*/config.json"))
-        return Run(configs[0].parent) if configs else None
+        """Its folder, read again at every call; None before it exists."""
+        return run_in(self.logs)
 
     def mark_start(self) -> None:
         """Remember where a start begins."""
@@ -112,11 +118,9 @@ class InterruptedRun:
         self.earlier_attempts = len(self.run.attempts) if self.run else 0
         self.log_offset = self.log.stat().st_size if self.log.exists() else 0
 
-    def last_words(self) -> str:
-        with suppress(OSError):
-            lines = self.log.read_bytes()[self.log_offset :].decode(errors="replace").strip().splitlines()
-            return lines[-1] if lines else ""
-        return ""
+    def last_line(self) -> str:
+        """The last line that this start printed."""
+        return last_line(self.log, self.log_offset)
 
     @property
     def is_training(self) -> bool:
@@ -145,7 +149,8 @@ class InterruptedRun:
     def is_finished(self) -> bool:
         raise NotImplementedError
 
-    def send(self, what: str) -> None:
+    def send(self, action: str) -> None:
+        """Send a signal by its name, or requeue or cancel the job."""
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -156,26 +161,26 @@ class InterruptedRun:
         run = self.run
         attempts = run.attempts if run else []
         is_open = len(attempts) > self.earlier_attempts and "end" not in attempts[-1]
-        saves = run is not None and any((run.path / "checkpoints").glob(".*.tmp"))
-        interruption.place = (
-            "saving" if saves else "training" if is_open else "ending" if self.is_training else "starting"
+        is_saving = run is not None and any((run.path / "checkpoints").glob(".*.tmp"))
+        interruption.phase = (
+            "saving" if is_saving else "training" if is_open else "ending" if self.is_training else "starting"
         )
         interruption.attempt = len(attempts) if is_open else 0
         self.interruptions.append(interruption)
-        for number, what in enumerate(kinds[interruption.kind]):
+        for number, action in enumerate(kinds[interruption.kind]):
             if number:
                 time.sleep(0.2)
-            if what not in FAULT_FILES:
-                self.send(what)
+            if action not in FAULT_FILES:
+                self.send(action)
             elif run is not None:
-                (run.path / FAULT_FILES[what]).touch()
+                (run.path / FAULT_FILES[action]).touch()
 
     def remove_pending_faults(self) -> bool:
         """Remove fault files that had no effect before the end; whether there were any."""
-        left = [file for name in FAULT_FILES.values() if self.run and (file := self.run.path / name).exists()]
-        for file in left:
+        files = [file for name in FAULT_FILES.values() if self.run and (file := self.run.path / name).exists()]
+        for file in files:
             file.unlink(missing_ok=True)
-        return bool(left)
+        return bool(files)
 
     def check(self, reference: Run) -> str | None:
         """What is wrong with the run, in words; None if nothing is."""
@@ -197,13 +202,18 @@ class LocalInterruptedRun(InterruptedRun):
 
     process: subprocess.Popen[bytes]
 
+    def __init__(self, work_dir: Path, name: str, flags: list[str], root: Path = ROOT) -> None:
+        """root: the folder of train_model.py."""
+        super().__init__(work_dir, name, flags)
+        self.root = root
+
     def begin(self) -> None:
-        self.folder = prepare(self.words)
-        self.start([sys.executable, "train_model.py", *self.words], self.folder)
+        self.folder = prepare(self.flags)
+        self.start([sys.executable, "train_model.py", *self.flags], self.folder)
 
     def start(self, command: list[str], folder: Path | None) -> None:
         self.mark_start()
-        self.process = start_attempt(command, folder, "random", self.log)
+        self.process = start_attempt(command, self.root, folder, "random", self.log)
 
     def is_over(self) -> bool:
         return self.process.poll() is not None
@@ -215,18 +225,18 @@ class LocalInterruptedRun(InterruptedRun):
     def resume(self, interruption: Interruption | None) -> None:
         status = self.process.returncode
         sent = LOCAL_KINDS[interruption.kind] if interruption else ()
-        expected = {EXIT_RESUMABLE, *(-getattr(signal, f"SIG{what}") for what in sent if what != "hang")}
+        expected = {EXIT_RESUMABLE, *(-getattr(signal, f"SIG{action}") for action in sent if action != "hang")}
         if interruption is None or status not in expected | ({EXIT_BY_HAND} if "INT" in sent else set()):
             self.problem = (
-                f"{interruption.kind if interruption else 'nothing'} ended it with status {status}: {self.last_words()}"
+                f"{interruption.kind if interruption else 'nothing'} ended it with status {status}: {self.last_line()}"
             )
             return
-        typed = printed_command(self.log, self.log_offset) if status == EXIT_BY_HAND else None
-        self.start(typed or [sys.executable, "train_model.py", *self.words], None if typed else self.folder)
+        printed = printed_command(self.log, self.log_offset) if status == EXIT_BY_HAND else None
+        self.start(printed or [sys.executable, "train_model.py", *self.flags], None if printed else self.folder)
 
-    def send(self, what: str) -> None:
+    def send(self, action: str) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, getattr(signal, f"SIG{what}"))
+            os.killpg(self.process.pid, getattr(signal, f"SIG{action}"))
 
     def stop(self) -> None:
         if hasattr(self, "process") and self.process.poll() is None:
@@ -241,15 +251,15 @@ class JobStates:
         self.jobs: dict[str, str] = {}
         self.lock = threading.Lock()
         self.read_at = 0.0
-        self.answer: dict[str, tuple[str, str]] = {}
+        self.states: dict[str, tuple[str, str]] = {}
 
     def state(self, job: str) -> tuple[str, str]:
-        """State and start of a job."""
+        """State and start time of a job."""
         with self.lock:
             if time.monotonic() - self.read_at > 1:
-                self.answer = job_states(self.jobs.values()) or self.answer
+                self.states = job_states(self.jobs.values()) or self.states
                 self.read_at = time.monotonic()
-            return self.answer.get(job, ("", ""))
+            return self.states.get(job, ("", ""))
 
     def add(self, name: str, job: str) -> None:
         with self.lock:
@@ -258,36 +268,37 @@ class JobStates:
 
     def clear(self) -> None:
         with self.lock:
-            self.answer, self.read_at = {}, 0.0
+            self.states, self.read_at = {}, 0.0
 
 
 class SlurmInterruptedRun(InterruptedRun):
     """A job of train.slurm, which requeues itself; the drill requeues it where a person would have to."""
 
-    def __init__(self, work_dir: Path, name: str, flags: list[str], script: Path, queue: JobStates) -> None:
+    def __init__(self, work_dir: Path, name: str, flags: list[str], script: Path, states: JobStates) -> None:
         super().__init__(work_dir, name, flags)
-        self.script, self.queue = script, queue
-        self.started = ""  # Slurm's time of this start
+        self.script, self.states = script, states
+        self.start_time = ""  # of this start, as Slurm prints it
         self.state = ""
 
     def begin(self) -> None:
-        self.job = submit_job(self.script, self.words, self.logs, self.log, "random")
-        self.queue.add(self.name, self.job)
-        self.wait_for_start("")
+        self.job = submit_job(self.script, self.flags, self.logs, self.log, "random")
+        self.states.add(self.name, self.job)
+        self.wait_for_start()
 
-    def wait_for_start(self, before: str) -> None:
-        """Wait until the job starts or is over; the time in the queue is not limited."""
+    def wait_for_start(self) -> None:
+        """Wait until the job starts once more or is over; the time in the queue is not limited."""
         while True:
-            state, started = self.queue.state(self.job)
-            if state in OVER or (state == "RUNNING" and started != before):
-                self.started = started
+            state, start_time = self.states.state(self.job)
+            if state in OVER or (state == "RUNNING" and start_time != self.start_time):
+                self.start_time = start_time
                 self.mark_start()
                 return
             time.sleep(0.3)
 
     def is_over(self) -> bool:
-        self.state, started = self.queue.state(self.job)
-        return self.state in OVER or self.state == "PENDING" or (self.state == "RUNNING" and started != self.started)
+        self.state, start_time = self.states.state(self.job)
+        is_restarted = self.state == "RUNNING" and start_time != self.start_time
+        return self.state in OVER or self.state == "PENDING" or is_restarted
 
     @property
     def is_finished(self) -> bool:
@@ -298,22 +309,20 @@ class SlurmInterruptedRun(InterruptedRun):
             sent = SLURM_KINDS[interruption.kind] if interruption else ()
             log = self.log.read_bytes()[self.log_offset :].decode(errors="replace")
             attempts = self.run.attempts if self.run else []
-            done = bool(attempts) and str(attempts[-1].get("cause")).startswith(
-                "finished"
-            )  # only its report was interrupted
-            if not done and not MANUAL & set(sent) and GIVEN_UP not in log:
+            # only its report was interrupted
+            is_trained = bool(attempts) and str(attempts[-1].get("cause")).startswith("finished")
+            if not is_trained and not MANUAL & set(sent) and NOT_REQUEUED not in log:
                 after = interruption.kind if interruption else "nothing"
-                self.problem = f"job {self.job} is {self.state} after {after}: {self.last_words()}"
+                self.problem = f"job {self.job} is {self.state} after {after}: {self.last_line()}"
                 return
             deadline = time.monotonic() + 60
             while not try_slurm("scontrol", "requeue", self.job) and time.monotonic() < deadline:
                 time.sleep(1)
-            self.queue.clear()
-        self.wait_for_start(self.started)
+            self.states.clear()
+        self.wait_for_start()
 
-    def send(self, what: str) -> None:
-        words = {"requeue": ("scontrol", "requeue", self.job), "cancel": ("scancel", self.job)}
-        try_slurm(*words.get(what, ("scancel", f"--signal={what}", self.job)))
+    def send(self, action: str) -> None:
+        interrupt_job(self.job, action)
 
     def stop(self) -> None:
         if hasattr(self, "job"):
@@ -355,14 +364,15 @@ class Times:
 
 @dataclass
 class RandomDrill:
-    """new: creates the run of a name. parallel: runs at once."""
+    """All runs of a random drill. make_run: creates the run of a name. parallel: runs at once. steps: of each run."""
 
-    new: Callable[[str], InterruptedRun]
+    make_run: Callable[[str], InterruptedRun]
     kinds: dict[str, tuple[str, ...]]
     count: int
     seed: int
     parallel: int
     report: Report
+    steps: int = STEPS
     sessions: list[InterruptedRun] = field(default_factory=list)
     times: Times = field(default_factory=Times)
     number_started: int = 0
@@ -372,7 +382,7 @@ class RandomDrill:
     def run_all(self) -> InterruptedRun:
         """Run the uninterrupted run, then all others; the uninterrupted one."""
         self.pool = InterruptionPool(self.count, self.seed, self.kinds)
-        reference = self.new("uninterrupted")
+        reference = self.make_run("uninterrupted")
         self.report(reference.name, "trains")
         self.sessions.append(reference)
         reference.begin()
@@ -381,7 +391,7 @@ class RandomDrill:
         self.wait(reference, reference.is_over)
         self.times.rest = time.monotonic() - reference.began - self.times.start
         if not reference.is_finished:
-            reference.problem = f"it did not finish: {reference.last_words()}"
+            reference.problem = f"it did not finish: {reference.last_line()}"
             return reference
         self.report(reference.name, "done")
         workers = [threading.Thread(target=self.work, daemon=True) for _ in range(min(self.parallel, self.count))]
@@ -399,7 +409,7 @@ class RandomDrill:
             while self.pool.remaining and not self.is_stopped and self.failure is None:
                 with self.pool.lock:
                     self.number_started += 1
-                    session = self.new(f"run_{self.number_started}")
+                    session = self.make_run(f"run_{self.number_started}")
                     self.sessions.append(session)
                 session.begin()
                 self.run_one(session)
@@ -436,7 +446,7 @@ class RandomDrill:
             self.wait(session, lambda: session.is_training or session.is_over())
         if interruption.clock == "steps":
             first = session.step
-            until = first + interruption.share * (STEPS - first)
+            until = first + interruption.share * (self.steps - first)
             self.wait(session, lambda: session.step >= until or session.is_over())
             at = time.monotonic() + interruption.share * STEP_SECONDS
         elif interruption.clock == "training":
@@ -462,12 +472,12 @@ class RandomDrill:
 
 def table(sessions: list[InterruptedRun]) -> Table:
     """How often each kind occurred, in which phase, and the steps it cost."""
-    shape = Table("kind", "times", *PLACES, "steps lost", box=None, padding=(0, 2, 0, 0), header_style="bold")
+    shape = Table("kind", "times", *PHASES, "steps lost", box=None, padding=(0, 2, 0, 0), header_style="bold")
     used = [interruption for session in sessions for interruption in session.interruptions]
     for kind in sorted({interruption.kind for interruption in used}):
         of_kind = [interruption for interruption in used if interruption.kind == kind]
-        places: Counter[str] = Counter(interruption.place for interruption in of_kind)
-        counts = [str(places[place] or "") for place in PLACES]
+        phases: Counter[str] = Counter(interruption.phase for interruption in of_kind)
+        counts = [str(phases[phase] or "") for phase in PHASES]
         shape.add_row(kind, str(len(of_kind)), *counts, str(sum(interruption.lost for interruption in of_kind)))
     return shape
 
@@ -477,7 +487,7 @@ def closing(sessions: list[InterruptedRun], seconds: float, problems: dict[str, 
     attempts = sum(len(session.run.attempts) for session in sessions if session.run)
     lost = sum(interruption.lost for session in sessions for interruption in session.interruptions)
     used = sum(len(session.interruptions) for session in sessions)
-    what = f"{used} interruptions of {len(sessions)} runs, {attempts} attempts, {lost} steps lost, {seconds:.0f} s"
+    summary = f"{used} interruptions of {len(sessions)} runs, {attempts} attempts, {lost} steps lost, {seconds:.0f} s"
     if not problems:
-        return [f"{what}: every run is the same, bit for bit, as the uninterrupted one."]
-    return [f"{what}: {len(problems)} failed.", *(f"fail: {name}: {words}" for name, words in problems.items())]
+        return [f"{summary}: every run is the same, bit for bit, as the uninterrupted one."]
+    return [f"{summary}: {len(problems)} failed.", *(f"fail: {name}: {problem}" for name, problem in problems.items())]

@@ -120,48 +120,48 @@ def requested_options(lines: Sequence[str]) -> dict[str, str]:
 def check_placement(lines: Sequence[str], settings: Trainer) -> None:
     """Raise if the numbers of processes, nodes and GPUs do not fit, as training would at its start."""
     requested = requested_options(lines)
-    total, each, nodes = (whole(requested.get(name)) for name in ("ntasks", "ntasks-per-node", "nodes"))
+    ntasks, per_node, nodes = (fixed_count(requested.get(name)) for name in ("ntasks", "ntasks-per-node", "nodes"))
     if "nodes" in requested and nodes is None:  # a range: Slurm decides
         return
-    if total is not None:
-        check_tasks(total, each, nodes)
-        each = total // nodes if nodes else each or total
-    each, nodes = each or 1, nodes or 1
-    if settings.gpus == "auto" or (settings.gpus != "none" and each * nodes > 1):
-        check_gpus(requested, each, nodes, settings.allow_idle_gpus)
+    if ntasks is not None:
+        check_tasks(ntasks, per_node, nodes)
+        per_node = ntasks // nodes if nodes else per_node or ntasks
+    per_node, nodes = per_node or 1, nodes or 1
+    if settings.gpus == "auto" or (settings.gpus != "none" and per_node * nodes > 1):
+        check_gpus(requested, per_node, nodes, settings.allow_idle_gpus)
 
 
-def check_tasks(total: int, each: int | None, nodes: int | None) -> None:
+def check_tasks(ntasks: int, per_node: int | None, nodes: int | None) -> None:
     """Raise if tasks do not spread evenly. For Slurm --ntasks-per-node is a maximum that determines the nodes."""
     if nodes:
-        fits = total % nodes == 0 and (each is None or total <= each * nodes)
+        fits = ntasks % nodes == 0 and (per_node is None or ntasks <= per_node * nodes)
     else:
-        fits = total % each == 0 if each else total == 1
+        fits = ntasks % per_node == 0 if per_node else ntasks == 1
     if fits:
         return
-    per_node = max(1, total // (nodes or 1))
-    instead = f"write --nodes={nodes or 1} and --ntasks-per-node={per_node}, and leave --ntasks out"
-    if nodes is None and each is None:
+    suggested = max(1, ntasks // (nodes or 1))
+    instead = f"write --nodes={nodes or 1} and --ntasks-per-node={suggested}, and leave --ntasks out"
+    if nodes is None and per_node is None:
         raise UserError(
-            f"--ntasks is {total}, and Slurm would choose how many of them are on each node, which has to be the same "
+            f"--ntasks is {ntasks}, and Slurm would choose how many of them are on each node, which has to be the same "
             f"number: {instead}."
         )
-    if total % (nodes or each or 1):
-        over = f"--nodes is {nodes}" if nodes else f"--ntasks-per-node is {each}"
-        raise UserError(f"--ntasks is {total} and {over}: nodes need the same number of processes each; {instead}.")
+    if ntasks % (nodes or per_node or 1):
+        over = f"--nodes is {nodes}" if nodes else f"--ntasks-per-node is {per_node}"
+        raise UserError(f"--ntasks is {ntasks} and {over}: nodes need the same number of processes each; {instead}.")
     raise UserError(
-        f"--ntasks is {total}, and --nodes={nodes} with --ntasks-per-node={each} have place for "
-        f"{(each or 1) * (nodes or 1)}: {instead}."
+        f"--ntasks is {ntasks}, and --nodes={nodes} with --ntasks-per-node={per_node} have room for "
+        f"{(per_node or 1) * (nodes or 1)}: {instead}."
     )
 
 
-def check_gpus(requested: dict[str, str], each: int, nodes: int, may_idle: bool) -> None:
+def check_gpus(requested: dict[str, str], per_node: int, nodes: int, may_idle: bool) -> None:
     """Raise if a node's processes do not match its GPUs."""
     on_node = count_gpus(requested.get("gpus-per-node"))
     if on_node is None and (listed := re.findall(r"(?:^|,)(?:gres[/:])?gpu\b:?([^,(]*)", requested.get("gres", ""))):
         on_node = count_gpus(",".join(listed))
     if on_node is None and (of_task := count_gpus(requested.get("gpus-per-task"))) is not None:
-        on_node = of_task * each
+        on_node = of_task * per_node
     if on_node is None and (of_job := count_gpus(requested.get("gpus"))) is not None:
         if of_job % nodes:
             raise UserError(
@@ -169,16 +169,16 @@ def check_gpus(requested: dict[str, str], each: int, nodes: int, may_idle: bool)
                 f"--gpus-per-node={max(1, of_job // nodes)} instead."
             )
         on_node = of_job // nodes
-    if on_node and (each > on_node or (each < on_node and not may_idle)):
-        flag = ", or say --allow_idle_gpus" if on_node > each else ""
+    if on_node and (per_node > on_node or (per_node < on_node and not may_idle)):
+        flag = ", or say --allow_idle_gpus" if on_node > per_node else ""
         raise UserError(
-            f"it asks for {plural(on_node, 'GPU')} and {processes(each)} on each node, and each trains on one GPU: "
+            f"it asks for {plural(on_node, 'GPU')} and {processes(per_node)} on each node, and each trains on one GPU: "
             f"write --ntasks-per-node={on_node}{flag}."
         )
 
 
-def whole(text: str | None) -> int | None:
-    """A number, or a range such as 2-2; None for anything else."""
+def fixed_count(text: str | None) -> int | None:
+    """The count in 2 or in 2-2; None for anything else, such as a range."""
     first, _, last = (text or "").partition("-")
     return int(first) if first.isdigit() and int(first) > 0 and last in ("", first) else None
 
@@ -198,57 +198,69 @@ def processes(count: int) -> str:
     return plural(count, "process", "processes")
 
 
-# -- job limits of a user: read only where the cluster enforces them; what is unknown is no limit --------------------
+# -- job limits of a user, where the cluster enforces them; one that cannot be read is taken for none ----------------
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The number of jobs that may be in the queue at a time, and how many are."""
+    """The number of jobs that may be in the queue at a time, and how many are (taken)."""
 
     name: str
     most: int
     taken: int = 0
 
 
-def check_limits(lines: Sequence[str], resources: Sequence[str], rows: int, jobs_of_a_row: int) -> None:
-    """Raise if a sweep has too many jobs. lines: the #SBATCH lines of the job; resources: what --slurm asks for."""
+def check_limits(
+    lines: Sequence[str],
+    resources: Sequence[str],
+    rows: int,
+    jobs_of_a_row: int,
+    timeout: float = LIMIT_TIMEOUT_SECONDS,
+) -> None:
+    """Raise if a sweep has too many jobs.
+
+    lines: the #SBATCH lines of the job. resources: what --slurm asks for. timeout: of each call of Slurm.
+    """
     jobs = rows * jobs_of_a_row
-    room = min(submit_limits(lines, resources), key=lambda limit: limit.most - limit.taken, default=None)
-    if room is None or jobs <= room.most - room.taken:
+    tightest = min(submit_limits(lines, resources, timeout), key=lambda limit: limit.most - limit.taken, default=None)
+    if tightest is None or jobs <= tightest.most - tightest.taken:
         return
-    taken = f", of which {room.taken} are taken" if room.taken else ""
-    left = (room.most - room.taken) // jobs_of_a_row
-    what = f"cut the file into parts of at most {left} rows" if left > 0 else "wait until some of them have ended"
-    raise UserError(f"The sweep would be {jobs} jobs, and {room.name} allows {room.most} at a time{taken}: {what}.")
+    taken = f", of which {tightest.taken} are taken" if tightest.taken else ""
+    left = (tightest.most - tightest.taken) // jobs_of_a_row
+    advice = f"cut the file into parts of at most {left} rows" if left > 0 else "wait until some of them have ended"
+    raise UserError(
+        f"The sweep would be {jobs} jobs, and {tightest.name} allows {tightest.most} at a time{taken}: {advice}."
+    )
 
 
-def submit_limits(lines: Sequence[str], resources: Sequence[str]) -> list[Limit]:
+def submit_limits(lines: Sequence[str], resources: Sequence[str], timeout: float) -> list[Limit]:
     """The known limits for a job with these options."""
-    fields = slurm_config(LIMIT_TIMEOUT_SECONDS)
-    whole = parse_count(fields.get("MaxJobCount", ""))
-    limits = [Limit("MaxJobCount of the cluster", whole)] if whole else []
+    fields = slurm_config(timeout)
+    max_jobs = parse_count(fields.get("MaxJobCount", ""))
+    limits = [Limit("MaxJobCount of the cluster", max_jobs)] if max_jobs else []
     if "limits" not in fields.get("AccountingStorageEnforce", ""):
         return limits
     requested = requested_options(lines)  # overridden by the environment and the command line
     requested |= {name: os.environ[key] for name in LIMIT_OPTIONS if (key := f"SBATCH_{name.upper()}") in os.environ}
     requested |= requested_options([option_line(resource) for resource in resources])
     account, qos, partition = (requested.get(name, "") for name in LIMIT_OPTIONS)
-    own = own_jobs()
+    own = own_jobs(timeout)
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return limits
     where = [f"user={user}", f"cluster={fields.get('ClusterName', '')}", *([f"account={account}"] if account else [])]
-    associations = accounting("association", where, "Account,MaxSubmitJobs,GrpSubmitJobs,DefaultQOS")
+    associations = accounting("association", where, "Account,MaxSubmitJobs,GrpSubmitJobs,DefaultQOS", timeout)
     if len(associations) == 1:  # otherwise the job's association is not known
-        name, most, group, usual = associations[0]
+        name, most, group, default_qos = associations[0]
         taken = sum(job[0] == name for job in own)
         limits += limit_of(f"MaxSubmitJobs of account {format_value(name)}", most, taken)
         limits += limit_of(f"GrpSubmitJobs of account {format_value(name)}", group, taken)
-        qos = qos or usual
-    partition, of_partition = partition_and_qos(partition)
-    for name, column, value in ((qos, 1, qos), (of_partition, 2, partition)):
-        for most, group in accounting("qos", [f"name={name}"], "MaxSubmitJobsPU,GrpSubmitJobs") if name else []:
+        qos = qos or default_qos
+    partition, partition_qos = partition_and_qos(partition, timeout)
+    for name, column, value in ((qos, 1, qos), (partition_qos, 2, partition)):
+        rows = accounting("qos", [f"name={name}"], "MaxSubmitJobsPU,GrpSubmitJobs", timeout) if name else []
+        for most, group in rows:
             taken = sum(job[column] == value for job in own)
             limits += limit_of(f"MaxSubmitJobsPerUser of QOS {format_value(name)}", most, taken)
             limits += limit_of(f"GrpSubmitJobs of QOS {format_value(name)}", group, taken)
@@ -263,27 +275,25 @@ def parse_count(text: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def accounting(what: str, where: Sequence[str], fields: str) -> list[list[str]]:
+def accounting(what: str, where: Sequence[str], fields: str, timeout: float) -> list[list[str]]:
     """The rows of sacctmgr; empty without accounting or without an answer."""
     words = ["sacctmgr", "--noheader", "--parsable2", "--readonly", "show", what, *where, f"format={fields}"]
-    output, _ = run_slurm(*words, timeout=LIMIT_TIMEOUT_SECONDS)
+    output, _ = run_slurm(*words, timeout=timeout)
     rows = [line.split("|") for line in output.splitlines()]
     return [row for row in rows if len(row) == fields.count(",") + 1]
 
 
-def own_jobs() -> list[list[str]]:
+def own_jobs(timeout: float) -> list[list[str]]:
     """[account, QOS, partition] of each job and each task of an array that waits or runs."""
     output, _ = run_slurm(
-        "squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%a|%q|%P", timeout=LIMIT_TIMEOUT_SECONDS
+        "squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%a|%q|%P", timeout=timeout
     )
     return [row for line in output.splitlines() if len(row := line.strip().split("|")) == len(LIMIT_OPTIONS)]
 
 
-def partition_and_qos(name: str) -> tuple[str, str]:
+def partition_and_qos(name: str, timeout: float) -> tuple[str, str]:
     """The partition of the job, and the QOS that applies to all jobs of that partition."""
-    output, _ = run_slurm(
-        "scontrol", "--oneliner", "show", "partition", *([name] if name else []), timeout=LIMIT_TIMEOUT_SECONDS
-    )
+    output, _ = run_slurm("scontrol", "--oneliner", "show", "partition", *([name] if name else []), timeout=timeout)
     for line in output.splitlines():
         fields = dict(re.findall(r"(\w+)=(\S*)", line))
         if fields.get("PartitionName") == name or (not name and fields.get("Default") == "YES"):

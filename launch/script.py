@@ -41,7 +41,7 @@ printf '%s\\0' "$$" "${{0##*/}}" "$@" > "${CALLED_WITH}"
 """
 # As in a process of a job.
 JOB_VARIABLES = dict.fromkeys(("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", STEP_OF), "0")
-SCRIPT_TIMEOUT_SECONDS = 30
+SCRIPT_TIMEOUT_SECONDS = 30.0  # for a script to call train_model.py
 # What `conda activate` also does: packages set what they need in these files, which may read unset variables.
 CONDA_ACTIVATE = (
     "set +u",
@@ -87,9 +87,11 @@ def read_text(path: Path, what: str) -> str:
     try:
         return path.read_text()
     except OSError as error:
-        raise UserError(f"{what} is {format_value(path.name)}: it cannot be read ({error.strerror}).") from None
+        raise UserError(
+            f"{what} is {format_value(path.name)}: it cannot be read ({error.strerror}); choose another file."
+        ) from None
     except UnicodeError:
-        raise UserError(f"{what} is {format_value(path.name)}: it is not a UTF-8 text.") from None
+        raise UserError(f"{what} is {format_value(path.name)}: it is not a UTF-8 text; save it as one.") from None
 
 
 def sbatch_lines(text: str) -> list[str]:
@@ -140,15 +142,15 @@ def merge_options(parts: list[tuple[str, list[str]]]) -> list[str]:
     later: set[str] = set()
     lines: list[str] = []
     for title, options in reversed(parts):
-        remaining = []
+        effective = []
         names_here = set().union(*map(option_names, options))
         for line in reversed(options):
             names = option_names(line)
             if not names or not names <= later:
-                remaining.append(line)
+                effective.append(line)
             later |= names
         later |= {name for group in CONFLICTING if group & names_here for name in group}
-        lines += [*remaining, *([title] if remaining and title else [])]
+        lines += [*effective, *([title] if effective and title else [])]
     return lines[::-1]
 
 
@@ -191,7 +193,7 @@ def job_script(
 
 
 def export_run(run: Path) -> str:
-    """The line by which a job script gives its run's folder to the processes, and that a resumable one has."""
+    """The line of a job script that gives the run's folder to its processes; a script without it cannot resume."""
     return f"export {JOB_RUN_DIR}={shlex.quote(str(run))}"
 
 
@@ -222,21 +224,26 @@ def check_syntax(text: str, what: str) -> None:
 
 def header_name(header: Header | None) -> str | None:
     """The name of a header for --header and slurm_executor.sh; None if it is not a file of headers/."""
-    is_in_headers = header is not None and Path(header.name).parent == HEADERS
-    return Path(header.name).stem if header and is_in_headers else None
+    return Path(header.name).stem if header and Path(header.name).parent == HEADERS else None
 
 
 # -- the flags that a script gives to train_model.py -----------------------------------------------------------------
 
 
-def flags_passed_by(script: Path, flags: list[str], environment: dict[str, str], in_a_job: bool) -> list[str]:
-    """The arguments that a script gives to train_model.py, found by running it with a fake Python."""
+def flags_passed_by(
+    script: Path,
+    flags: list[str],
+    environment: dict[str, str],
+    in_a_job: bool,
+    timeout: float = SCRIPT_TIMEOUT_SECONDS,
+) -> list[str]:
+    """The arguments that a script gives to train_model.py; the script is run with a fake Python, which records them."""
     with tempfile.TemporaryDirectory() as folder:
         for name in FAKED_COMMANDS:
             fake = Path(folder) / name
             fake.write_text(FAKE_PYTHON)
             fake.chmod(0o755)
-        output = Path(folder) / "heard"
+        output = Path(folder) / "arguments"
         path = f"{folder}:{environment.get('PATH', '')}"
         own_environment = environment | {CALLED_WITH: str(output), "PATH": path}
         own_environment |= {"VIRTUAL_ENV": folder, PYTHON: ""} | (JOB_VARIABLES if in_a_job else {})
@@ -249,12 +256,12 @@ def flags_passed_by(script: Path, flags: list[str], environment: dict[str, str],
             start_new_session=True,
         )
         try:
-            _, errors = process.communicate(timeout=SCRIPT_TIMEOUT_SECONDS)
+            _, errors = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             process.wait()
             raise UserError(
-                f"{format_value(script.name)} did not come to train_model.py within {SCRIPT_TIMEOUT_SECONDS} s."
+                f"{format_value(script.name)} did not come to train_model.py within {timeout:g} s."
             ) from None
         words = [os.fsdecode(word) for word in output.read_bytes().split(b"\0")[:-1]] if output.exists() else []
     last = errors.decode(errors="replace").strip().split("\n")[-1]
@@ -277,9 +284,8 @@ def train_flags(script: str, words: list[str], shell: int, status: int, errors: 
         )
     if int(process) != shell:
         raise UserError(
-            f"{format_value(script)} calls train_model.py without exec: Slurm's signals would end its shell "
-            "and not reach the "
-            f"run; {expected}."
+            f"{format_value(script)} calls train_model.py without exec: Slurm's signals would end its shell and not "
+            f"reach the run; {expected}."
         )
     return rest[1:]
 

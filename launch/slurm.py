@@ -25,7 +25,7 @@ from runs.run import STATES as RUN_STATES
 from runs.slurm import run_slurm, slurm_config
 
 TIMEOUT_SECONDS = 5.0  # short, because a table should not wait for a controller that is down
-FALLBACK = "states are as the run folders tell"
+FALLBACK = "states are as the run folders tell"  # if Slurm does not answer
 SQUEUE_FIELDS = ("%i", "%T", "%r", "%N", "%P", "%S")
 OVER = {  # Slurm's state of a job that is over -> the state of its run
     "CANCELLED": "cancelled",
@@ -129,13 +129,13 @@ def jobs_of(runs: Iterable[Run]) -> SlurmJobs:
                 owners.add(str(os.getuid()))
     if not owners:
         return SlurmJobs()
-    asked_at = time.time()
+    squeue_time = time.time()
     everything = ("--noheader", "--array", "--all", "--states=all", f"--user={','.join(sorted(owners))}")
     output, problem = run_slurm("squeue", *everything, f"--format={'|'.join(SQUEUE_FIELDS)}")
     if problem:
-        return SlurmJobs(problem=f"{problem}: {FALLBACK}", time=asked_at)
+        return SlurmJobs(problem=f"{problem}: {FALLBACK}", time=squeue_time)
     cluster = slurm_config(TIMEOUT_SECONDS).get("ClusterName", "") if clusters - {None} else ""
-    return SlurmJobs(read_jobs(output), cluster=cluster, time=asked_at)
+    return SlurmJobs(read_jobs(output), cluster=cluster, time=squeue_time)
 
 
 def read_jobs(output: str) -> dict[str, Job]:
@@ -175,7 +175,7 @@ def status_of(run: Run, jobs: SlurmJobs, state: str = "") -> RunStatus:
     job = jobs.job_of(run)
     if job is None:
         if state == "waiting" and run.job_name is not None and jobs.covers(run):
-            return RunStatus("lost", "its job left the queue without a word")
+            return RunStatus("lost", "its job left the queue and recorded nothing")
         return RunStatus(state, detail_of(run, state), nodes)
     if job.state in PENDING:
         if job.is_held:
@@ -201,9 +201,9 @@ def status_of(run: Run, jobs: SlurmJobs, state: str = "") -> RunStatus:
     if job.state in COMPLETING or (ended_at is not None and seconds_of(ended_at) >= start_time(job)):
         return RunStatus(state, detail_of(run, state), nodes)
     quiet = time.time() - max(start_time(job), run.last_line)
-    return RunStatus(
-        *("silent", f"for {format_short_duration(quiet)}") if quiet > START_UP else ("starting", ""), nodes
-    )
+    if quiet > START_UP:
+        return RunStatus("silent", f"for {format_short_duration(quiet)}", nodes)
+    return RunStatus("starting", "", nodes)
 
 
 def pending_reason(run: Run, job: Job) -> str:
@@ -263,15 +263,15 @@ def choose_cluster(requested: str) -> str:
     if requested == "slurm" or re.search("contact|onnect|did not answer", problem):
         raise UserError(f"{problem}: try again later, or run on this machine with --cluster local.")
     # Slurm's programs without a configuration: there is no cluster
-    sentence = f"Slurm is installed here but not set up ({reason_in(problem)}): what is submitted runs on this machine."
-    print(sentence, file=sys.stderr)
+    note = f"Slurm is installed here but not set up ({message_in(problem)}): what is submitted runs on this machine."
+    print(note, file=sys.stderr)
     return "local"
 
 
-def reason_in(reason: str) -> str:
-    """Slurm's message inside a problem's parentheses."""
-    match = re.search(r"\((.*)\)$", reason)
-    return match.group(1) if match else reason
+def message_in(problem: str) -> str:
+    """Slurm's message, which is in parentheses at the end of a problem."""
+    match = re.search(r"\((.*)\)$", problem)
+    return match.group(1) if match else problem
 
 
 def largest_array() -> int:
@@ -285,7 +285,7 @@ def header_for(name: str | None, cluster: str, resources: Sequence[str] = ()) ->
 
     resources: the words after --slurm.
     """
-    own = read_resources(resources)
+    options = read_resources(resources)
     if cluster != "slurm":
         for flag, value in (("header", name), ("slurm", " ".join(resources))):
             if value:
@@ -293,4 +293,4 @@ def header_for(name: str | None, cluster: str, resources: Sequence[str] = ()) ->
                     f"--{flag} is {value!r}: it has no effect with --cluster {cluster}; remove one of them."
                 )
         return None
-    return replace(read_header(ROOT, name) if name is not None else Header(DEFAULT_SCRIPT, [], []), resources=own)
+    return replace(read_header(ROOT, name) if name is not None else Header(DEFAULT_SCRIPT, [], []), resources=options)

@@ -31,7 +31,7 @@ SLURM_INTERVAL = 30.0  # seconds between two calls of squeue: sites forbid more
 FINAL_STATES = ("finished", "stopped", "cancelled", "diverged", "failed", "out of memory", "not submitted")
 WATCH_HELP = f"look again and again [{WATCH_INTERVAL:g}]; Slurm is asked every {SLURM_INTERVAL:g} at the most"
 MIN_HEADING = 8  # characters that a shortened heading keeps
-TEXTS = ("run", "job", "state", "starts", "node")  # columns that are aligned to the left, as those of swept flags
+LEFT_ALIGNED = ("run", "job", "state", "starts", "node")  # columns; those of swept flags are, too
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,12 @@ def watch_interval(word: str) -> float:
     return seconds
 
 
-def read_status(options: Namespace, before: SlurmJobs | None = None) -> StatusView:
-    """Read run folders and jobs. before: recent jobs to use instead of asking Slurm."""
+def read_status(options: Namespace, recent_jobs: SlurmJobs | None = None) -> StatusView:
+    """Read run folders and jobs. recent_jobs: to use instead of asking Slurm."""
     logs = Path(options.logs_dir)
     runs = [find_run(logs, word) for word in options.runs] or list(all_runs(logs))
     states = [(run, run.state) for run in runs]
-    jobs = before or jobs_of(run for run, state in states if state not in FINAL_STATES)
+    jobs = recent_jobs or jobs_of(run for run, state in states if state not in FINAL_STATES)
     rows = [Row(run, status_of(run, jobs, state)) for run, state in states]
     rows.sort(key=lambda row: not row.is_live)  # a stable sort: all_runs has the newest first
     if options.state:
@@ -139,7 +139,7 @@ def watch(options: Namespace) -> None:
     """Redraw the table until Ctrl-C; without a terminal, print one table after another."""
     console = Console()
     live = Live(console=console, auto_refresh=False, screen=True)
-    redrawn = console.is_terminal and not options.json
+    is_redrawn = console.is_terminal and not options.json
     jobs: SlurmJobs | None = None
     if options.json and options.watch < SLURM_INTERVAL:
         note = (
@@ -147,12 +147,12 @@ def watch(options: Namespace) -> None:
         )
         print(note, file=sys.stderr)
     try:
-        with live if redrawn else nullcontext():
+        with live if is_redrawn else nullcontext():
             while True:
-                recent = jobs is not None and 0 <= time.time() - jobs.time < SLURM_INTERVAL
-                view = read_status(options, jobs if recent else None)
+                is_recent = jobs is not None and 0 <= time.time() - jobs.time < SLURM_INTERVAL
+                view = read_status(options, jobs if is_recent else None)
                 jobs = view.jobs
-                if redrawn:
+                if is_redrawn:
                     clock = f"{time.strftime('%H:%M:%S')}  {age(jobs, options.watch)}; Ctrl-C ends this, not the runs"
                     live.update(render(view, options, console.width, clock), refresh=True)
                 else:
@@ -168,8 +168,8 @@ def age(jobs: SlurmJobs, watch_interval: float) -> str:
     if math.isinf(jobs.time):
         return f"read from the run folders every {watch_interval:g} s"
     ago = max(0, round(time.time() - jobs.time))
-    asked = f"asked every {max(SLURM_INTERVAL, watch_interval):g} s"
-    return f"Slurm's answer is {ago} s old ({asked}, run folders every {watch_interval:g} s)"
+    interval = f"asked every {max(SLURM_INTERVAL, watch_interval):g} s"
+    return f"Slurm's answer is {ago} s old ({interval}, run folders every {watch_interval:g} s)"
 
 
 def render(view: StatusView, options: Namespace, width: int, last: str = "") -> Group:
@@ -210,7 +210,7 @@ def table(rows: Sequence[Row], width: int) -> Text:
         over = sum(widths.values()) + len(names) - 1 - width
         if name in widths and over > 0:
             widths[name] = max(min(least, widths[name]), widths[name] - over)
-    left = (*TEXTS, *swept)
+    left = (*LEFT_ALIGNED, *swept)
     lines = [Text(" ".join(align(name, name, widths, left) for name in names).rstrip(), style="bold")]
     for row, texts in zip(rows, cells, strict=True):
         line = Text(" ".join(align(name, texts.get(name, ""), widths, left) for name in names).rstrip())
@@ -233,8 +233,8 @@ def cells_of(row: Row) -> dict[str, str]:
     """The texts of a row by column: what its run is judged by, and its speed, as its task names them."""
     values, task = row.values(), row.run.task
     trained, headline, speed = (values[column] for column in run_columns(row.run))
-    measured, left = headline if trained is None else trained, values["seconds_left"]
-    quick = speed if row.status.state in ("running", "silent") else None
+    measure, left = headline if trained is None else trained, values["seconds_left"]
+    speed = speed if row.status.state in ("running", "silent") else None
     return {
         "run": format_value(values["run"]),
         **{name: format_value(value) for name, value in row.run.swept.items()},
@@ -243,8 +243,8 @@ def cells_of(row: Row) -> dict[str, str]:
         "starts": format_short_time(row.status.expected),
         "node": format_value(values["node"]) if values["node"] else "",
         "step": steps(values["step"], values["total_steps"]),
-        task.label: f"{measured:.3f}" if isinstance(measured, float | int) else "",
-        f"{task.unit}/s": format_compact(quick) if isinstance(quick, float | int) else "",
+        task.label: f"{measure:.3f}" if isinstance(measure, float | int) else "",
+        f"{task.unit}/s": format_compact(speed) if isinstance(speed, float | int) else "",
         "left": format_short_duration(left) if isinstance(left, float | int) else "",
         "tries": str(values["attempts"] or ""),
     }

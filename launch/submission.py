@@ -126,8 +126,8 @@ class Submission:
             self.try_save_state("failed", error=str(error))
             raise UserError(f"{error}. The run's record stays in {format_value(str(self.run))}.") from None
         except BaseException:  # Ctrl-C: whether Slurm has the job is unknown
-            doubt = f"stopped by hand; squeue --name={self.run.name} shows whether there is a job"
-            self.try_save_state("unknown", error=doubt)
+            error_text = f"stopped by hand; squeue --name={self.run.name} shows whether there is a job"
+            self.try_save_state("unknown", error=error_text)
             raise
         on = ["-M", cluster] if cluster else []
         try:
@@ -136,18 +136,17 @@ class Submission:
         except OSError as error:
             self.call_slurm(["scancel", *on, job])
             raise UserError(
-                f"{format_value(str(self.run))} cannot be written to ({error.strerror}): job {job}, whose "
-                "number cannot be "
-                "kept, was cancelled before it began."
+                f"{format_value(str(self.run))} cannot be written to ({error.strerror}): job {job} was cancelled "
+                "before it began, as its number cannot be recorded; free some space, or choose another --logs_dir."
             ) from None
         try:
             self.call_slurm(["scontrol", *on, "release", job])
         except UserError as error:
             self.try_save_state("held", error=str(error))
-            what = f"python -m launch cancel {shlex.quote(self.run.name)} takes it back"
+            advice = f"python -m launch cancel {shlex.quote(self.run.name)} takes it back"
             if not isinstance(error, SlurmRefused):  # Slurm was not reached
-                what = f"scontrol release {job} lets it go"
-            raise UserError(f"{error}. Job {job} is held: {what}.") from None
+                advice = f"scontrol release {job} lets it go"
+            raise UserError(f"{error}. Job {job} is held: {advice}.") from None
         self.try_save_state("released")
         return job
 
@@ -163,9 +162,9 @@ class Submission:
         return [*as_options(self.record.get("slurm") or []), *self.options]
 
     def call_slurm(self, words: list[str]) -> str:
-        """The last line of a Slurm command's output; its remarks are printed."""
+        """The last line of a Slurm command's output; what the cluster remarks on stderr is printed."""
         answer, remarks = must_run_slurm(words, cwd=code if (code := self.run / "code").is_dir() else self.run)
-        for line in remarks.splitlines():  # remarks of the cluster
+        for line in remarks.splitlines():
             print(format_value(line), file=sys.stderr)
         return (answer.strip().splitlines() or [""])[-1]
 
@@ -191,8 +190,10 @@ def remove_run(run: Path) -> None:
 
 @dataclass(frozen=True)
 class Dependency:
-    """The run to wait for (as typed, until `dependency_on` has found it), how it has to end, and its job; no job if it
-    has ended like that already."""
+    """The run to wait for, how it has to end, and its job; no job if it has ended like that already.
+
+    run: as typed; after `dependency_on`, its id.
+    """
 
     run: str
     condition: str
@@ -250,10 +251,11 @@ def dependency_on(logs: Path, run_word: str, condition: str) -> Dependency:
     if condition != "any" and is_good != (condition == "finished"):
         end = f"{status} without meeting its goal" if status.state == "finished" and not is_good else str(status)
         other = "failed" if condition == "finished" else "finished"
-        on = "" if status.state == "finished" else f"python -m launch requeue {shlex.quote(run.run_id)} resumes it, or "
+        is_over = status.state == "finished"
+        resume = "" if is_over else f"python -m launch requeue {shlex.quote(run.run_id)} resumes it, or "
         raise UserError(
-            f"--after is {run_word!r}: {name} is {end}, and will not be {condition} any more; {on}choose --if {other} "
-            "or any."
+            f"--after is {run_word!r}: {name} is {end}, and will not be {condition} any more; {resume}choose --if "
+            f"{other} or any."
         )
     return Dependency(run.run_id, condition)
 

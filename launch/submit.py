@@ -81,7 +81,11 @@ JOB_SCRIPT is such as job_scripts/nlp/pretrain/ebt_s1.sh; without it, train_mode
 
 @dataclass(frozen=True)
 class SubmitRequest:
-    """What was typed: a header or none, a script of the checkout, flags for train_model.py, and what to wait for."""
+    """One submission, as typed.
+
+    words: all of the command. header: what to ask Slurm for; None to run on this machine. script: its path from the
+    checkout's root. flags: those for train_model.py. dependency: the run to wait for.
+    """
 
     words: list[str]
     header: Header | None
@@ -107,21 +111,21 @@ class SubmitRequest:
             header = read_header(ROOT, rest.pop(0))
             if not rest:
                 raise UserError(f"JOB_SCRIPT is missing after {format_value(header.name)}: {script_choices()}.")
-        own = read_resources(resources)
-        if own and header is None:
+        sbatch_options = read_resources(resources)
+        if sbatch_options and header is None:
             raise UserError(
                 "--slurm has no effect without a HEADER, as the script runs here and now: remove one of them."
             )
         if header is not None:
-            header = replace(header, resources=own)
+            header = replace(header, resources=sbatch_options)
         dependency = read_dependency(next(reversed(after_words), None), next(reversed(if_words), None), header)
         return cls(words, header, script_path(rest[0]), rest[1:], "--dry_run" in words, dependency)
 
-    def checked_by_slurm(self, config: RunConfig, whole_script: Callable[[Path], str]) -> tuple[Self, str]:
+    def checked_by_slurm(self, config: RunConfig, write_script: Callable[[Path], str]) -> tuple[Self, str]:
         """The request with its dependency resolved, and the expected start; raises if Slurm would not accept it."""
         logs, header = Path(config.logging.logs_dir), self.header
         start = check_with_slurm(
-            whole_script(logs / "runs" / DRY_RUN_ID), as_options(header.resources if header else ())
+            write_script(logs / "runs" / DRY_RUN_ID), as_options(header.resources if header else ())
         )
         if self.dependency is None:
             return self, start
@@ -192,14 +196,14 @@ def execute(words: list[str]) -> int:
         print(EXECUTOR_USAGE)
         return 0
     request = SubmitRequest.read(words)
-    config, whole_script = validate(request)
+    config, write_script = validate(request)
     if request.dry_run:
-        print(whole_script(Path(config.logging.logs_dir) / "runs" / DRY_RUN_ID), end="")
+        print(write_script(Path(config.logging.logs_dir) / "runs" / DRY_RUN_ID), end="")
         return 0
     if request.header:
         need_slurm()
-        request, start = request.checked_by_slurm(config, whole_script)
-    folder = make_capsule(request, config, whole_script)
+        request, start = request.checked_by_slurm(config, write_script)
+    folder = make_capsule(request, config, write_script)
     copy_job_script(folder.path)
     print(f"run id  {folder.run_id}", flush=True)
     if request.header is None:
@@ -222,23 +226,23 @@ def validate(request: SubmitRequest) -> tuple[RunConfig, Callable[[Path], str]]:
     text = read_text(ROOT / request.script, "JOB_SCRIPT")
     check_syntax(text, f"JOB_SCRIPT {format_value(request.script)}")
     with chdir(ROOT):  # relative paths are relative to it, as when a script runs with plain bash
-        given = flags_passed_by(ROOT / request.script, request.flags, clean_environment(), request.header is not None)
-        config = parse_command_line(given)
+        flags = flags_passed_by(ROOT / request.script, request.flags, clean_environment(), request.header is not None)
+        config = parse_command_line(flags)
         refuse_resumed(config, request)
         logs = Path(config.logging.logs_dir).absolute()
     config = replace(config, logging=replace(config.logging, logs_dir=str(logs)))
     environment = active_environment(ROOT)
 
-    def whole_script(run: Path) -> str:
+    def write_script(run: Path) -> str:
         flags = request.flags + absolute_paths(config, run)
-        made = job_script(request.header, request.script, text, flags, run, environment)
-        check_syntax(made, request.header.name if request.header else request.script)
-        return made
+        script = job_script(request.header, request.script, text, flags, run, environment)
+        check_syntax(script, request.header.name if request.header else request.script)
+        return script
 
-    made = whole_script(logs / "runs" / DRY_RUN_ID)
+    script = write_script(logs / "runs" / DRY_RUN_ID)
     if request.header:
-        check_placement(sbatch_lines(made), config.trainer)
-    return config, whole_script
+        check_placement(sbatch_lines(script), config.trainer)
+    return config, write_script
 
 
 def refuse_resumed(config: RunConfig, request: SubmitRequest) -> None:
@@ -246,10 +250,12 @@ def refuse_resumed(config: RunConfig, request: SubmitRequest) -> None:
     if (run := RunFolder.resumed(config)) is None:
         return
     how = "sbatch" if request.header else "bash"
-    own = run.path.absolute() / "job_script.slurm"
-    instead = shlex.quote(str(own)) if (run.path / "code").is_dir() else "job_scripts/train.slurm with the same flags"
+    script = run.path.absolute() / "job_script.slurm"
+    instead = (
+        shlex.quote(str(script)) if (run.path / "code").is_dir() else "job_scripts/train.slurm with the same flags"
+    )
     raise UserError(
-        f"--resume_training_ckpt resumes run {format_value(run.run_id)}, which is kept already: {how} {instead}."
+        f"--resume_training_ckpt resumes run {format_value(run.run_id)}, which has its own script: {how} {instead}."
     )
 
 
@@ -328,14 +334,14 @@ class SubmititSubmission(Submission):
         from submitit import SlurmExecutor  # imported late, so that --help is fast
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-        options, own = sbatch_lines((self.run / "job_script.slurm").read_text()), self.own_options
+        header_lines, options = sbatch_lines((self.run / "job_script.slurm").read_text()), self.own_options
 
         class Executor(SlurmExecutor):
             def _make_submission_file_text(self, command: str, uid: str) -> str:
-                return JobScript([("", options)], ["export SUBMITIT_EXECUTOR=slurm", command]).text
+                return JobScript([("", header_lines)], ["export SUBMITIT_EXECUTOR=slurm", command]).text
 
             def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-                return ["sbatch", "--hold", *own, str(submission_file_path)]
+                return ["sbatch", "--hold", *options, str(submission_file_path)]
 
         # exec: no other process between Slurm and the run's script that a signal could end
         executor = Executor(self.run / "submitit", python=f"exec {shlex.quote(sys.executable)}")
@@ -351,9 +357,9 @@ class SubmititSubmission(Submission):
 
 def leave_job_environment() -> None:
     """Remove variables of the job or run that this is called from: submitit passes its environment on."""
-    own = clean_environment()
+    environment = clean_environment()
     os.environ.clear()
-    os.environ.update(own)
+    os.environ.update(environment)
 
 
 def run_in_background(run: Path) -> str:
@@ -372,9 +378,9 @@ def run_in_background(run: Path) -> str:
         try:
             os.setsid()
             leave_job_environment()
-            nowhere = os.open(os.devnull, os.O_RDWR)
+            null = os.open(os.devnull, os.O_RDWR)
             for stream in range(3):
-                os.dup2(nowhere, stream)
+                os.dup2(null, stream)
             with chdir(run / "code"):
                 os.write(writer, executor.submit(os.execvp, "env", words).job_id.encode())
         finally:

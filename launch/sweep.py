@@ -144,8 +144,11 @@ def colour(row: SweepRow) -> str:
 
 @dataclass
 class SweepRow:
-    """One row. varied: its flags that differ between rows. action: what is done with it, in words. run: its
-    folder, once it exists; `is_new` if it has to be created. parent: the run that it repeats."""
+    """One row, which becomes a run.
+
+    varied: its flags that differ between rows. action: what is done with it, in words. run: its folder, once it exists;
+    is_new: whether it has to be created. parent: the run that it repeats.
+    """
 
     number: int
     name: str
@@ -168,14 +171,14 @@ def plan_rows(sweep: SweepFile, logs: Path) -> list[SweepRow]:
     planned, problems = [], []
     with chdir(ROOT):  # relative paths are relative to it, as for the other commands
         for number, (row, name) in enumerate(zip(rows, names, strict=True), 1):
-            wrong: list[str] = []
-            words = flag_words(with_absolute_paths(row) | {"run_name": name}, wrong)
+            row_problems: list[str] = []
+            words = flag_words(with_absolute_paths(row) | {"run_name": name}, row_problems)
             try:
                 config = parse_command_line([*words, f"--logs_dir={logs}"])
             except SettingsError as error:
-                wrong += error.args[0]
-            if wrong:
-                problems += [(number, problem) for problem in wrong]
+                row_problems += error.args[0]
+            if row_problems:
+                problems += [(number, problem) for problem in row_problems]
                 continue
             varied = {flag: row[flag] for flag in differing if flag in row}
             planned.append(SweepRow(number, name, words, config, varied, identity=identity(values_of(config))))
@@ -239,16 +242,16 @@ def run_names(sweep: str, rows: Sequence[Row], differing: Sequence[str]) -> list
     names: list[str] = []
     taken: set[str] = set()
     for number, row in enumerate(rows, 1):
-        begin = str(row.get("run_name") or sweep)
-        end = twin_suffix(row) if "model_name" in differing else ""
-        flags = [flag for flag in differing if flag in row and not (end and flag == "model_name")]
+        prefix = str(row.get("run_name") or sweep)
+        suffix = twin_suffix(row) if "model_name" in differing else ""
+        flags = [flag for flag in differing if flag in row and not (suffix and flag == "model_name")]
         parts = {flag: name_part(format_value(row[flag])) for flag in flags}
-        name = "-".join([begin, *(f"{flag}={value}" for flag, value in parts.items())]) + end
+        name = "-".join([prefix, *(f"{flag}={value}" for flag, value in parts.items())]) + suffix
         if len(name) > MAX_NAME_LENGTH:
-            name = "-".join([begin, *(f"{initials(flag)}={value}" for flag, value in parts.items())]) + end
+            name = "-".join([prefix, *(f"{initials(flag)}={value}" for flag, value in parts.items())]) + suffix
         if len(name) > MAX_NAME_LENGTH or name in taken:
-            end = f"-{number}{end}"
-            name = name[: MAX_NAME_LENGTH - len(end)] + end
+            suffix = f"-{number}{suffix}"
+            name = name[: MAX_NAME_LENGTH - len(suffix)] + suffix
         taken.add(name)
         names.append(name)
     return names
@@ -295,8 +298,8 @@ def decide(row: SweepRow, states: Sequence[tuple[Run, str]]) -> None:
             row.action, row.run, row.is_submitted = "done", run.path, False
             return
     for run, state in states:
-        forgotten = state == "waiting" and run.job_name is None  # its submission was interrupted
-        if (state in (*ACTIVE, QUEUED) and not forgotten) or (state == "prepared" and run.is_held):
+        is_abandoned = state == "waiting" and run.job_name is None  # its submission was interrupted
+        if (state in (*ACTIVE, QUEUED) and not is_abandoned) or (state == "prepared" and run.is_held):
             row.action, row.run, row.is_submitted = state, run.path, False
             return
     for run, state in states:
@@ -398,7 +401,10 @@ def write_array_script(array_dir: Path, header: Header, log: str, body: Sequence
 
 
 def array_script(array_dir: Path, header: Header, log: str, body: Sequence[str], *more: str) -> str:
-    """more: options that win over the header's."""
+    """The script of an array, whose tasks find their runs by links in `array_dir`.
+
+    log: the name of a task's log in its run. more: options that win over the header's.
+    """
     own = sbatch_lines(read_text(ROOT / DEFAULT_SCRIPT, "JOB_SCRIPT"))
     output = f'--output="{quote_for_slurm(str(array_dir))}/%a/{log}"'
     options = [sbatch_options(*DEFAULT_OPTIONS), (f"# {DEFAULT_SCRIPT}:", own), *header.lines]

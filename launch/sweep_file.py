@@ -43,14 +43,7 @@ class SweepFile:
 def read_sweep(path: Path) -> SweepFile:
     """The rows of a file; all problems of its form are one error."""
     problems: list[str] = []
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UserError(f"FILE is {str(path)!r}: there is no such file; give a YAML or CSV file.") from None
-    except UnicodeError:
-        raise UserError(f"FILE is {str(path)!r}: it is not a UTF-8 text; give a YAML or CSV file.") from None
-    except OSError as error:
-        raise UserError(f"FILE is {str(path)!r}: it cannot be read ({error.strerror}).") from None
+    text = read_file(path, "give a YAML or CSV file", "give a YAML or CSV file")
     if path.suffix.lower() == ".csv":
         sweep = SweepFile(path.stem, read_table(text, problems))
     else:
@@ -60,6 +53,20 @@ def read_sweep(path: Path) -> SweepFile:
     if not sweep.rows:
         raise UserError(f"FILE is {str(path)!r}: it has no rows; {EXAMPLE}.")
     return sweep
+
+
+def read_file(path: Path, if_missing: str, if_binary: str) -> str:
+    """The text of FILE, an argument of a command. if_missing, if_binary: what to do then, for the message."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"FILE is {str(path)!r}: there is no such file; {if_missing}.") from None
+    except UnicodeError:
+        raise UserError(f"FILE is {str(path)!r}: it is not a UTF-8 text; {if_binary}.") from None
+    except OSError as error:
+        raise UserError(
+            f"FILE is {str(path)!r}: it cannot be read ({error.strerror}); check the path and its permissions."
+        ) from None
 
 
 def read_table(text: str, problems: list[str]) -> list[Row]:
@@ -122,8 +129,8 @@ def read_yaml(path: Path, text: str, problems: list[str]) -> SweepFile:
     for name in grid:
         if numbers := [number for number, row in enumerate(rows, 1) if name in row]:
             problems.append(f"{name} is under grid and in row {numbers[0]}: keep one.")
-    crossed = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    return SweepFile(path.stem, [base | row | cell for row in rows for cell in crossed], bool(twin))
+    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return SweepFile(path.stem, [base | row | cell for row in rows for cell in combinations], bool(twin))
 
 
 def mapping_of(value: Any, what: str, problems: list[str]) -> dict[str, Any]:
@@ -147,23 +154,23 @@ def canonical_names(rows: Sequence[Mapping[str, Any]], names: Mapping[str, Flag]
     canonical = []
     reported: set[str] = set()
     for row in rows:
-        named: Row = {}
-        for written, value in row.items():
-            name = written.strip().removeprefix("--")
+        renamed: Row = {}
+        for spelling, value in row.items():
+            name = spelling.strip().removeprefix("--")
             flag = names.get(name)
             if flag is None:
                 problem = unknown(f"--{name}", options, format_value(f"--{name}"), set())
             elif flag.name in SWEEP_FLAGS:
                 problem = f"--{flag.name} is not for a row: {SWEEP_FLAGS[flag.name]}."
-            elif flag.name in named:
+            elif flag.name in renamed:
                 problem = f"--{flag.name} is given twice, in two spellings: keep one."
             else:
-                named[flag.name] = value
+                renamed[flag.name] = value
                 continue
             if problem not in reported:
                 problems.append(problem)
             reported.add(problem)
-        canonical.append(named)
+        canonical.append(renamed)
     return canonical
 
 
@@ -206,8 +213,7 @@ def group_by_row(problems: Iterable[tuple[int, str]]) -> list[str]:
 def spans(numbers: Sequence[int]) -> str:
     """row 3; rows 1, 2, 5; rows 1 to 1000"""
     parts: list[str] = []
-    for _, run in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        together = [number for _, number in run]
-        far = len(together) > 2
-        parts += [f"{together[0]} to {together[-1]}"] if far else [str(number) for number in together]
+    for _, pairs in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        span = [number for _, number in pairs]  # consecutive numbers
+        parts += [f"{span[0]} to {span[-1]}"] if len(span) > 2 else [str(number) for number in span]
     return ("row " if len(numbers) == 1 else "rows ") + ", ".join(parts)

@@ -34,7 +34,7 @@ CAUSES = {
     "stopped by hand": "was stopped with Ctrl-C",
     "stopped": "stopped by itself",
     "hung": "hung, so that it was ended",
-    "killed": "was killed without a word: kill -9, no memory, or a lost node",
+    "killed": "was killed and recorded nothing: kill -9, no memory, or a lost node",
 }
 MEMORY = re.compile(r"oom.?kill|out of memory|OutOfMemoryError|MemoryError|can.t allocate memory", re.IGNORECASE)
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
@@ -152,19 +152,19 @@ def moment(stamp: Any) -> str:
 def attempt_sentence(run: Run, index: int) -> str:
     """The sentence about one attempt."""
     attempt = run.attempts[index]
-    place = str(attempt.get("nodes") or attempt.get("host") or "an unknown machine")
-    text = f"Attempt {attempt['attempt']} started {moment(attempt.get('start'))} on {format_value(place)}"
+    nodes = str(attempt.get("nodes") or attempt.get("host") or "an unknown machine")
+    text = f"Attempt {attempt['attempt']} started {moment(attempt.get('start'))} on {format_value(nodes)}"
     text += f" as job {format_value(str(attempt['job']))}" if "job" in attempt else ""
     text += f" from step {attempt.get('first_step', 0)}"
     if "end" not in attempt:
         return f"{text}."
-    took = seconds_of(attempt["end"]) - seconds_of(attempt.get("start"))
+    duration = seconds_of(attempt["end"]) - seconds_of(attempt.get("start"))
     last = attempt.get("last_step")
-    text += f" and {cause_in_words(str(attempt.get('cause', 'killed')))} after {format_short_duration(took)}"
+    text += f" and {cause_in_words(str(attempt.get('cause', 'killed')))} after {format_short_duration(duration)}"
     text += f" at step {last}" if isinstance(last, int) else ""
-    culprit, rank = attempt.get("ended_on"), attempt.get("ended_rank")
-    if isinstance(culprit, str) and (culprit != attempt.get("nodes") or rank):
-        text += f" (process {rank} on {format_value(culprit)})"
+    node, rank = attempt.get("ended_on"), attempt.get("ended_rank")
+    if isinstance(node, str) and (node != attempt.get("nodes") or rank):
+        text += f" (process {rank} on {format_value(node)})"
     if mistake := user_error_in(attempt):
         return f"{text}: {format_value(mistake)}"
     lost = attempt.get("steps_lost")
@@ -181,8 +181,8 @@ def cause_in_words(cause: str) -> str:
     if cause.startswith("error: "):
         return f"failed with {format_value(cause.removeprefix('error: '))}"
     if cause.startswith(KILLED):
-        whose = format_value(cause.removeprefix(KILLED)) if cause != KILLED else ""
-        return f"was killed (by the kernel for its memory, or by hand{whose})"
+        detail = format_value(cause.removeprefix(KILLED)) if cause != KILLED else ""
+        return f"was killed (by the kernel for its memory, or by hand{detail})"
     if cause.startswith("crashed: "):
         return f"crashed ({format_value(cause.removeprefix('crashed: '))})"
     return f"ended ({format_value(cause)})"
@@ -194,19 +194,19 @@ def user_error_in(attempt: dict[str, Any]) -> str:
     return cause.removeprefix(REFUSED) if cause.startswith(REFUSED) else ""
 
 
-def current_state(run: Run, now: RunStatus, jobs: SlurmJobs) -> list[str]:
+def current_state(run: Run, status: RunStatus, jobs: SlurmJobs) -> list[str]:
     """What a waiting run waits for, or the progress of a running one."""
     job = jobs.job_of(run)
-    if job is not None and now.state in ("waiting", "queued again", "held"):
+    if job is not None and status.state in ("waiting", "queued again", "held"):
         return explain_pending(job) + predecessor(run, jobs)
     step, total = run.heartbeat.get("step"), run.heartbeat.get("total_steps")
-    if now.state == "silent" and run.has_beaten:
+    if status.state == "silent" and run.has_beaten:
         ago = format_short_duration(run.seconds_since_heartbeat)
         return [f"Its last heartbeat was {ago} ago, at step {step}: it hangs, or a step takes that long."]
-    if now.state == "silent":
+    if status.state == "silent":
         last_written = f"{format_short_duration(time.time() - run.last_line)} ago" if run.last_line else "never"
         return [f"It has made no step yet, and its log was last written to {last_written}: it hangs, or prepares data."]
-    if now.state == "running" and step is not None:
+    if status.state == "running" and step is not None:
         return [
             f"It is at step {step} of {total}; its last heartbeat was "
             f"{format_short_duration(run.seconds_since_heartbeat)} ago."
@@ -219,8 +219,8 @@ def predecessor(run: Run, jobs: SlurmJobs) -> list[str]:
     if not (until := waits_until(run)):
         return []
     other = Run(run.path.parent / str(run.submission["after"].get("run")))
-    there = f"that one is {status_of(other, jobs)}" if other.path.is_dir() else "that one is gone"
-    return [f"It was submitted to wait {until}; {there}."]
+    status = str(status_of(other, jobs)) if other.path.is_dir() else "gone"
+    return [f"It was submitted to wait {until}; that one is {status}."]
 
 
 def last_error(log: str) -> list[str]:
@@ -281,16 +281,16 @@ def advice_in_queue(run: Run, job: Job | None, current: list[str]) -> str:
 def advice(run: Run, now: RunStatus, bad: BadNode | None) -> str:
     """What to type next."""
     name = run_argument(run)
-    again = f"python -m launch resubmit {name}"
-    going_on = f"python -m launch requeue {name}" if is_resumable(run) else resume_command(run)
+    resubmit = f"python -m launch resubmit {name}"
+    resume = f"python -m launch requeue {name}" if is_resumable(run) else resume_command(run)
     if is_resumable(run) and bad is not None and run.attempts and node_that_ended(run.attempts[-1]) == bad.name:
-        going_on += f" --exclude_nodes {shlex.quote(bad.name)}"
+        resume += f" --exclude_nodes {shlex.quote(bad.name)}"
     mistake = user_error_in(run.attempts[-1]) if run.attempts and now.state == "failed" else ""
     if header := HEADER.match(mistake):  # the run's script contains the old header
-        return f"correct {header[0]}, then {again} --header {header[1]}"
+        return f"correct {header[0]}, then {resubmit} --header {header[1]}"
     if flag := FLAG.search(mistake):
-        saved = any(run.path.glob("checkpoints/step_*.ckpt"))  # resubmitting would start from step 0
-        return f"{resume_command(run)} --{flag[1]}=…" if saved else f"{again} --set {flag[1]}=…"
+        has_checkpoint = any(run.path.glob("checkpoints/step_*.ckpt"))  # resubmitting would start from step 0
+        return f"{resume_command(run)} --{flag[1]}=…" if has_checkpoint else f"{resubmit} --set {flag[1]}=…"
     return {
         "finished": f"python -m runs show {name}",
         "running": f"python -m launch logs -f {name}",
@@ -300,12 +300,12 @@ def advice(run: Run, now: RunStatus, bad: BadNode | None) -> str:
         "waiting": "wait, or python -m launch cancel " + name,
         "queued again": "wait, or python -m launch cancel " + name,
         "held": f"python -m launch requeue {name}",
-        "not submitted": f"correct what is wrong, then {again}",
-        "lost": going_on,
-        "failed": f"correct what is wrong, then {going_on if run.attempts else again}",
-        "diverged": f"{again} --set peak_learning_rate=…",
-        "out of memory": f"{again} --set batch_size_per_device=…",
-    }.get(now.state, going_on)
+        "not submitted": f"correct what is wrong, then {resubmit}",
+        "lost": resume,
+        "failed": f"correct what is wrong, then {resume if run.attempts else resubmit}",
+        "diverged": f"{resubmit} --set peak_learning_rate=…",
+        "out of memory": f"{resubmit} --set batch_size_per_device=…",
+    }.get(now.state, resume)
 
 
 # -- why a job waits: Slurm's reason in words, broken nodes, and requests that no node can meet ----------------------
@@ -336,7 +336,7 @@ def explain_pending(job: Job) -> list[str]:
 def reason_in_words(reason: str) -> str:
     exact = REASONS.get(reason)
     return exact or next(
-        (words for name, words in REASONS.items() if reason.startswith(name)), "Slurm's own word for it"
+        (words for name, words in REASONS.items() if reason.startswith(name)), "see JOB REASON CODES of man squeue"
     )
 
 
@@ -373,7 +373,7 @@ def broken_nodes(partition: str) -> list[str]:
 
 def unmet_requests(job: Job) -> list[str]:
     """Requests of the job that its partition cannot meet, with both numbers."""
-    fields, nodes, here = scontrol_show("job", job.name), nodes_of(job.partition), format_value(job.partition)
+    fields, nodes, partition = scontrol_show("job", job.name), nodes_of(job.partition), format_value(job.partition)
     if not fields or not nodes:
         return []
     least, _, most = fields.get("NumNodes", "1").partition("-")
@@ -383,20 +383,20 @@ def unmet_requests(job: Job) -> list[str]:
     total, largest = sum(node.number for node in nodes), max(node.memory for node in nodes)
     lines = []
     if count > total:
-        lines.append(f"{ASKS}{count} nodes (--nodes); {here} has {total}.")
+        lines.append(f"{ASKS}{count} nodes (--nodes); {partition} has {total}.")
     if memory > largest:
         lines.append(
             f"{ASKS}{format_bytes(memory * 2**20)} of memory on a node (--mem, --mem-per-cpu); the largest node of "
-            f"{here} has {format_bytes(largest * 2**20)}."
+            f"{partition} has {format_bytes(largest * 2**20)}."
         )
-    for requested, there, word in (
+    for requested, available, word in (
         (cpus, max(node.cpus for node in nodes), "CPUs on a node (--cpus-per-task, --ntasks-per-node)"),
         (gpus, max(node.gpus for node in nodes), "GPUs on a node (--gpus-per-node, --gres)"),
     ):
-        if requested > there:
-            lines.append(f"{ASKS}{requested} {word}; no node of {here} has more than {there}.")
+        if requested > available:
+            lines.append(f"{ASKS}{requested} {word}; no node of {partition} has more than {available}.")
     for name in sorted(features - frozenset().union(*(node.features for node in nodes))):
-        lines.append(f"{ASKS}feature {format_value(name)} (--constraint), which no node of {here} has.")
+        lines.append(f"{ASKS}feature {format_value(name)} (--constraint), which no node of {partition} has.")
     fits = [
         node
         for node in nodes
@@ -405,8 +405,8 @@ def unmet_requests(job: Job) -> list[str]:
     if not lines and sum(node.number for node in fits) < count:
         words = [f"{number} {what}" for number, what in ((cpus, "CPUs"), (gpus, "GPUs")) if number]
         words += [format_bytes(memory * 2**20)] * bool(memory) + sorted(map(format_value, features))
-        there = sum(node.number for node in fits)
-        lines.append(f"{ASKS}{count} nodes with {', '.join(words)}; {here} has {there} that have all of it.")
+        available = sum(node.number for node in fits)
+        lines.append(f"{ASKS}{count} nodes with {', '.join(words)}; {partition} has {available} that have all of it.")
     return [*lines, *partition_limits(fields, job.partition, count)]
 
 
@@ -418,7 +418,10 @@ def partition_limits(fields: dict[str, str], partition: str, count: int) -> list
         lines.append(f"{ASKS}{limit} (--time); {here} gives {allowed['MaxTime']} at the most.")
     if most.isdecimal() and count > int(most):
         lines.append(f"{ASKS}{count} nodes (--nodes); {here} gives a job {most} at the most.")
-    for name, words in (("ReqNodeList", "It must run on {} (--nodelist)."), ("ExcNodeList", "It is kept from {}.")):
+    for name, words in (
+        ("ReqNodeList", "It must run on {} (--nodelist)."),
+        ("ExcNodeList", "It must not run on {} (--exclude)."),
+    ):
         if (names := fields.get(name, "(null)")) not in ("(null)", ""):
             lines.append(words.format(format_value(names)))
     return lines

@@ -1,4 +1,4 @@
-"""A checkout of the tests' own: this code, with a train_model.py that only says what reached it."""
+"""A checkout of the tests' own: this code, with a train_model.py that only records what it received."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.conftest import ROOT
 
 FOLDERS = ("core", "config", "tasks", "runs", "launch", "job_scripts")
-HEARS = """\
+RECORDING_TRAIN_MODEL = """\
 import json, os, sys
-said = {"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ), "code": __file__}
-open(os.path.join(os.environ["EBT_JOB_RUN_DIR"], "heard.json"), "w").write(json.dumps(said))
+record = {"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ), "code": __file__}
+open(os.path.join(os.environ["EBT_JOB_RUN_DIR"], "received.json"), "w").write(json.dumps(record))
 process = os.path.join(os.environ["EBT_JOB_RUN_DIR"], "process-" + os.environ.get("SLURM_PROCID", ""))
 open(process, "w").write(os.environ.get("EBT_RANDOM_SEED", ""))
 sys.exit(int(os.environ.get("EXIT_WITH", "0")))
@@ -45,14 +45,14 @@ class Checkout:
         for name in filter(lambda name: (ROOT / name).is_dir(), FOLDERS):
             shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy2(ROOT / "slurm_executor.sh", root)
-        (root / "train_model.py").write_text(HEARS)
+        (root / "train_model.py").write_text(RECORDING_TRAIN_MODEL)
         self.programs = root.parent / "programs"
         self.programs.mkdir()
 
     def environment(self, more: dict[str, str] | None = None) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "EBT_", "CONDA"))}
+        variables = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "EBT_", "CONDA"))}
         path = f"{self.programs}:{Path(sys.executable).parent}:/usr/bin:/bin"
-        return kept | {"VIRTUAL_ENV": sys.prefix, "PATH": path} | (more or {})
+        return variables | {"VIRTUAL_ENV": sys.prefix, "PATH": path} | (more or {})
 
     def execute(self, *words: str, status: int = 0, more: dict[str, str] | None = None) -> str:
         """All that slurm_executor.sh printed; `status` is what it must exit with."""
@@ -78,8 +78,9 @@ class Checkout:
         (run,) = (self.logs / "runs").iterdir()
         return run
 
-    def heard(self) -> dict[str, Any]:
-        return json.loads((self.run / "heard.json").read_bytes())
+    def received(self) -> dict[str, Any]:
+        """What the last train_model.py received: argv, cwd, env, and the path of its code."""
+        return json.loads((self.run / "received.json").read_bytes())
 
     def submission(self) -> dict[str, Any]:
         return json.loads((self.run / "submission.json").read_bytes())

@@ -14,7 +14,7 @@ from runs.run import Run, all_runs
 from tests.launch.checkout import Checkout
 
 # Behaves as told by the files `fails` and `waits` beside the logs: ends with 1, or lasts until it is told to end.
-PRETENDS = """\
+PRETENDING_TRAIN_MODEL = """\
 import json, os, signal, sys, time
 run = os.environ["EBT_JOB_RUN_DIR"]
 logs = os.path.dirname(os.path.dirname(run))
@@ -33,10 +33,10 @@ for name in ("SIGUSR1", "SIGTERM"):
 note(start=time.strftime("%Y-%m-%dT%H:%M:%S%z"), argv=sys.argv[1:], cuda=os.environ.get("CUDA_VISIBLE_DEVICES"),
      session=os.getsid(0), code=__file__, first_step=number - 1, **job)
 open(os.path.join(run, "checkpoints", f"step_{number:08}.ckpt"), "w")
-told = lambda what: os.path.exists(os.path.join(logs, what)) and open(os.path.join(logs, what)).read() in run
-if told("waits") and number == 1:
+is_set = lambda what: os.path.exists(os.path.join(logs, what)) and open(os.path.join(logs, what)).read() in run
+if is_set("waits") and number == 1:
     time.sleep(120)
-end("error: ValueError", 1) if told("fails") else end("finished", 0)
+end("error: ValueError", 1) if is_set("fails") else end("finished", 0)
 """
 
 
@@ -45,7 +45,7 @@ class Launcher(Checkout):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        (root / "train_model.py").write_text(PRETENDS)
+        (root / "train_model.py").write_text(PRETENDING_TRAIN_MODEL)
 
     def launch(self, *words: str, status: int = 0, more: dict[str, str] | None = None) -> str:
         """All that it printed; `status` is what it must exit with."""
@@ -78,7 +78,7 @@ class Launcher(Checkout):
     def run_named(self, name: str) -> Run:
         return next(run for run in reversed(self.runs()) if run.name == name)
 
-    def begun(self, name: str) -> list[dict[str, Any]]:
+    def starts(self, name: str) -> list[dict[str, Any]]:
         """The starts of a run."""
         path = self.run_named(name).path / "attempts.jsonl"
         rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

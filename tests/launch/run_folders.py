@@ -35,7 +35,7 @@ def write_run(logs: Path, name: str, *attempts: dict[str, Any], number: int = 0,
 
 
 class Programs:
-    """A folder in PATH; each program notes its words, then does what it was given."""
+    """A folder in PATH; each program records its arguments, then runs its commands."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -43,8 +43,8 @@ class Programs:
         monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
     def put(self, name: str, text: str) -> None:
-        told = self.folder / f"{name}.told"
-        (self.folder / name).write_text(f'#!/bin/bash\nprintf "%s " "$@" >> "{told}"; echo >> "{told}"\n{text}\n')
+        log = self.folder / f"{name}.calls"
+        (self.folder / name).write_text(f'#!/bin/bash\nprintf "%s " "$@" >> "{log}"; echo >> "{log}"\n{text}\n')
         (self.folder / name).chmod(0o755)
 
     def queue(self, *lines: str, cluster: str = "test") -> None:
@@ -52,9 +52,10 @@ class Programs:
         self.put("squeue", "\n".join(f"echo '{line}'" for line in lines))
         self.put("scontrol", f"echo 'ClusterName             = {cluster}'")
 
-    def told(self, name: str) -> list[str]:
-        told = self.folder / f"{name}.told"
-        return [line.strip() for line in told.read_text().splitlines()] if told.exists() else []
+    def calls(self, name: str) -> list[str]:
+        """The arguments of each call of a program."""
+        log = self.folder / f"{name}.calls"
+        return [line.strip() for line in log.read_text().splitlines()] if log.exists() else []
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ DAY = 86400
 
 def write_ends(logs: Path, *ends: tuple[str, str] | tuple[str, str, float]) -> None:
     """A run an end: node (of NODES/NODE, the one that ended it), cause, and how long ago in days; the oldest first."""
-    for number, (place, cause, *days) in enumerate(ends, start=1):
+    for number, (node, cause, *days) in enumerate(ends, start=1):
         ago = (days[0] if days else 0.5) * DAY - number
-        nodes, _, culprit = place.partition("/")
-        more: dict[str, Any] = {"ended_on": culprit, "ended_rank": 1} if culprit else {}
+        nodes, _, ended_on = node.partition("/")
+        more: dict[str, Any] = {"ended_on": ended_on, "ended_rank": 1} if ended_on else {}
         rows = began(1, ago + 60, nodes=nodes, job="7"), ended(1, cause, ago, **more)
         write_run(logs, f"r{number}", *rows, number=number)
 
@@ -47,8 +47,8 @@ def write_ends(logs: Path, *ends: tuple[str, str] | tuple[str, str, float]) -> N
 )
 def test_a_node_is_named(logs: Path, ends: list[Any], bad: str | None) -> None:
     write_ends(logs, *ends)
-    found = bad_node(all_runs(logs))
-    assert (found.name if found else None) == bad
+    node = bad_node(all_runs(logs))
+    assert (node.name if node else None) == bad
 
 
 def test_status_and_why_say_so_and_name_the_command(logs: Path, programs: Programs, capsys: Any) -> None:

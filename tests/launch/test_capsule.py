@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from core.errors import UserError
-from launch import capsule
 from launch.capsule import code_files, snapshot
 
 
@@ -66,9 +65,8 @@ def test_logs_are_no_code_even_where_git_would_take_them(root: Path) -> None:
     assert not [name for name in files if name.startswith("out/")]
 
 
-def test_large_files_that_git_does_not_track_are_data(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capsule, "MAX_UNTRACKED_BYTES", 7)
-    files, skipped = code_files(root, root / "logs")
+def test_large_files_that_git_does_not_track_are_data(root: Path) -> None:
+    files, skipped = code_files(root, root / "logs", max_untracked_bytes=7)
     assert skipped == [".env", "new.py"] and ".gitignore" in files
 
 
@@ -106,7 +104,7 @@ def test_a_damaged_copy_is_not_used_again(root: Path) -> None:
 
 
 def test_a_file_system_without_links(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_link(*_: object) -> None:
+    def no_link(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_link)

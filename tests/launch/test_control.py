@@ -47,7 +47,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control.wait_for_ends, "__defaults__", (1.5,))
 
 
-def told(capsys: pytest.CaptureFixture[str], logs: Path, command: str, *words: str, status: int = 0) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], logs: Path, command: str, *words: str, status: int = 0) -> str:
     assert main([command, "--logs_dir", str(logs), *words]) == status
     out, err = capsys.readouterr()
     return out + err
@@ -80,13 +80,13 @@ def test_a_waiting_job(logs: Path, programs: Programs, capsys: pytest.CaptureFix
     programs.queue("7|PENDING|Priority||main|N/A")
     programs.put("scancel", "true")
     run = write_run(logs, "one", submission=SENT)
-    output = told(capsys, logs, "cancel", "one", run.name)
+    output = output_of(capsys, logs, "cancel", "one", run.name)
     assert output == f"{run.name}: job 7 was cancelled while it was waiting.\n", "named twice, done once"
-    assert programs.told("scancel") == ["7"]
+    assert programs.calls("scancel") == ["7"]
     assert json.loads((run / "submission.json").read_bytes())["state"] == "cancelled"
     assert Run(run).state == "cancelled"
     programs.queue("7|CANCELLED|None||main|N/A")
-    assert told(capsys, logs, "cancel", "one") == f"{run.name}: nothing to cancel: it is cancelled.\n"
+    assert output_of(capsys, logs, "cancel", "one") == f"{run.name}: nothing to cancel: it is cancelled.\n"
 
 
 def test_a_cancel_that_slurm_refuses_is_none(
@@ -96,7 +96,7 @@ def test_a_cancel_that_slurm_refuses_is_none(
     programs.put("scancel", '[[ $1 == 8 ]] || { echo "scancel: error: Access denied" >&2; exit 1; }')
     run = write_run(logs, "one", submission=SENT)
     other = write_run(logs, "two", submission=SENT | {"job": "8"}, number=2)
-    output = told(capsys, logs, "cancel", "one", "two", status=1)
+    output = output_of(capsys, logs, "cancel", "one", "two", status=1)
     assert f"{run.name}: scancel refused (Access denied)" in output
     assert f"{other.name}: job 8 was cancelled while it was waiting." in output
     assert Run(run).state == "waiting" and Run(other).state == "cancelled"
@@ -107,7 +107,7 @@ def test_a_running_job_ends_as_cancelled(logs: Path, programs: Programs, capsys:
     run = write_run(logs, "one", began(1, job="7"), submission=SENT)
     row = json.dumps(ended(1, "interrupted: SIGTERM", 0))
     programs.put("scancel", f"echo {shlex.quote(row)} >> {shlex.quote(str(run))}/attempts.jsonl")
-    assert "job 7 was cancelled while it was running." in told(capsys, logs, "cancel", "one")
+    assert "job 7 was cancelled while it was running." in output_of(capsys, logs, "cancel", "one")
     (attempt,) = Run(run).attempts
     assert attempt["cause"] == "cancelled" and attempt["last_step"] == 9 and Run(run).state == "cancelled"
 
@@ -116,7 +116,7 @@ def test_a_process_of_this_machine(logs: Path, holder: Any, capsys: pytest.Captu
     run = write_run(logs, "one", began(1) | {"host": platform.node()})
     process = holder(run)
     assert Run(run).state == "running" and Run(run).holder == process.pid
-    output = told(capsys, logs, "cancel", "one")
+    output = output_of(capsys, logs, "cancel", "one")
     assert output == f"{run.name}: process {process.pid} of this machine was told to save its state and end.\n"
     assert process.wait(10) == 75
     assert Run(run).attempts[0]["cause"] == "cancelled" and Run(run).state == "cancelled"
@@ -135,7 +135,7 @@ def test_a_process_that_ends_meanwhile(
         kill(number, which)
 
     monkeypatch.setattr(os, "kill", end_first)
-    output = told(capsys, logs, "cancel", "one")
+    output = output_of(capsys, logs, "cancel", "one")
     assert told_to_end == [process.pid]
     ending = "of this machine ended by itself just now; the run is noted as cancelled."
     assert output == f"{run.name}: process {process.pid} {ending}\n"
@@ -147,7 +147,7 @@ def test_a_job_that_is_killed_before_it_can_say_so(
     programs.queue("7|RUNNING|None|n1|main|N/A")
     programs.put("scancel", "true")
     run = write_run(logs, "one", began(1, job="7") | {"host": platform.node()}, submission=SENT)
-    told(capsys, logs, "cancel", "one")
+    output_of(capsys, logs, "cancel", "one")
     (attempt,) = Run(run).attempts
     assert attempt["cause"] == "cancelled" and "end" in attempt and Run(run).state == "cancelled"
 
@@ -155,7 +155,7 @@ def test_a_job_that_is_killed_before_it_can_say_so(
 def test_a_process_of_another_machine_is_left_alone(logs: Path, holder: Any, capsys: Any) -> None:
     run = write_run(logs, "one", began(1))
     process = holder(run)
-    output = told(capsys, logs, "cancel", "one", status=1)
+    output = output_of(capsys, logs, "cancel", "one", status=1)
     assert output == f"{run.name}: it runs on elsewhere without a job: cancel it there.\n"
     assert process.poll() is None and Run(run).state == "running"
 
@@ -165,23 +165,25 @@ def test_nothing_to_cancel(logs: Path, programs: Programs, capsys: pytest.Captur
     run = write_run(logs, "one", began(1, job="7"), ended(1, "finished"), submission=SENT)
     failed = write_run(logs, "two", began(1), ended(1, "error: ValueError"), number=2)
     lost = write_run(logs, "three", submission=SENT | {"job": "9"}, number=3)
-    assert told(capsys, logs, "cancel", "one", "two", "three").splitlines() == [
+    assert output_of(capsys, logs, "cancel", "one", "two", "three").splitlines() == [
         f"{run.name}: nothing to cancel: it is finished.",
         f"{failed.name}: nothing to cancel: it is failed: ValueError.",
         f"{lost.name}: it has no job and no process any more; it is noted as cancelled.",
     ]
-    assert Run(lost).state == "cancelled" and not programs.told("scancel")
+    assert Run(lost).state == "cancelled" and not programs.calls("scancel")
 
 
 def test_no_word_from_slurm(logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
     programs.put("squeue", "echo down >&2; exit 1")
     run = write_run(logs, "one", submission=SENT)
-    output = told(capsys, logs, "cancel", "one", status=1)
+    output = output_of(capsys, logs, "cancel", "one", status=1)
     assert "job 7 cannot be cancelled from here (no answer from Slurm (down): " in output
-    assert told(capsys, logs, "requeue", "one", status=1).endswith("so it was left alone.\n")
+    assert output_of(capsys, logs, "requeue", "one", status=1).endswith("so nothing was done: try again later.\n")
     programs.queue("7|PENDING|Priority||main|N/A")
     (run / "job.json").write_text('{"job": "7", "cluster": "far"}')
-    assert "(it is a job of cluster far): try again later, or there." in told(capsys, logs, "cancel", "one", status=1)
+    assert "(it is a job of cluster far): try again later, or there." in output_of(
+        capsys, logs, "cancel", "one", status=1
+    )
     assert Run(run).state == "waiting"
 
 
@@ -189,7 +191,7 @@ def test_one_that_takes_its_time(logs: Path, programs: Programs, capsys: pytest.
     programs.queue("7|RUNNING|None|n1|main|N/A")
     programs.put("scancel", "true")
     run = write_run(logs, "one", began(1, 0, job="7"), submission=SENT, heartbeat={"time": time.time(), "step": 1})
-    output = told(capsys, logs, "cancel", "one")
+    output = output_of(capsys, logs, "cancel", "one")
     assert output.endswith("waiting up to 1.5 s for the end of 1; Ctrl-C changes nothing\n")
     assert Run(run).state == "running", "until it has ended; then its submission.json says cancelled"
     append_row(run / "attempts.jsonl", ended(1, "interrupted: SIGTERM", -5))
@@ -202,14 +204,14 @@ def test_one_that_takes_its_time(logs: Path, programs: Programs, capsys: pytest.
 def test_a_running_a_waiting_and_a_held_job(logs: Path, programs: Programs, capsys: Any) -> None:
     programs.queue("7|RUNNING|None|n1|main|N/A", "8|PENDING|Priority||main|N/A", "9|PENDING|JobHeldUser||main|N/A")
     names = [write_run(logs, f"r{job}", submission=SENT | {"job": str(job)}, number=job).name for job in (7, 8, 9)]
-    assert told(capsys, logs, "requeue", "r7", "r8", "r9").splitlines() == [
+    assert output_of(capsys, logs, "requeue", "r7", "r8", "r9").splitlines() == [
         f"{names[0]}: job 7 saves its state, is queued again and resumes from there.",
         f"{names[1]}: job 8 waits already (Priority).",
         f"{names[2]}: job 9 was held, and is released.",
     ]
-    assert programs.told("scontrol") == ["requeue 7", "release 9"]
+    assert programs.calls("scontrol") == ["requeue 7", "release 9"]
     run = write_run(logs, "doubt", submission=SENT | {"state": "held", "error": "no answer", "job": "9"}, number=10)
-    told(capsys, logs, "requeue", "doubt")
+    output_of(capsys, logs, "requeue", "doubt")
     assert (now := json.loads((run / "submission.json").read_bytes()))["state"] == "released" and now["error"] is None
 
 
@@ -218,7 +220,7 @@ def test_only_those_who_run_the_cluster_release_what_they_hold(logs: Path, progr
                    "9|PENDING|BadConstraints||main|N/A")  # fmt: skip
     programs.put("scontrol", "[[ $2 != 7 ]] || { echo 'Access/permission denied' >&2; exit 1; }")
     names = [write_run(logs, f"r{job}", submission=SENT | {"job": str(job)}, number=job).name for job in (7, 8, 9)]
-    lines = told(capsys, logs, "requeue", "r7", "r8", "r9", status=1).splitlines()
+    lines = output_of(capsys, logs, "requeue", "r7", "r8", "r9", status=1).splitlines()
     assert sorted(lines) == [
         f"{names[0]}: job 7 is held (JobHeldAdmin), and scontrol refused (Access/permission denied): only those who "
         "run the cluster can release it: ask them, or cancel it.",
@@ -233,9 +235,9 @@ def test_a_job_is_not_kept_from_the_nodes_that_it_is_bound_to(logs: Path, progra
     one_by_one = "[[ $3 == n1 ]] && echo n1 || echo n1 n2"
     programs.put("scontrol", f"if [[ $2 == hostnames ]]; then {one_by_one}; else echo 'JobId=7 ReqNodeList=n[1-2]'; fi")
     write_run(logs, "r7", began(1, nodes="n1"), job={"job": "7"})
-    output = told(capsys, logs, "requeue", "r7", "--exclude_nodes", "n1", status=1)
-    assert "it is bound to n[1-2] (--nodelist), so without n1 it could never start." in output
-    assert not any(words.startswith(("requeue", "update")) for words in programs.told("scontrol")), "it is left alone"
+    output = output_of(capsys, logs, "requeue", "r7", "--exclude_nodes", "n1", status=1)
+    assert "it has to run on n[1-2] (--nodelist), so without n1 it could never start: exclude other nodes." in output
+    assert not any(words.startswith(("requeue", "update")) for words in programs.calls("scontrol")), "it is left alone"
 
 
 def test_nodes_are_excluded_beside_those_that_were(logs: Path, programs: Programs, capsys: Any) -> None:
@@ -245,19 +247,19 @@ def test_nodes_are_excluded_beside_those_that_were(logs: Path, programs: Program
     for job, more in ((7, {}), (8, {"nodes": "n[1-2]", "ended_on": "n2"})):
         write_run(logs, f"r{job}", began(1, nodes="n1") | more, ended(1, "hung"), job={"job": str(job)}, number=job)
     assert (
-        told(capsys, logs, "requeue", "r7", "r8", "--exclude_nodes", "last")
+        output_of(capsys, logs, "requeue", "r7", "r8", "--exclude_nodes", "last")
         .splitlines()[1]
         .endswith(": job 8 waits already (Priority). It will not start on n2.")
     )
-    asked = [words for words in programs.told("scontrol") if not words.startswith("show")]
-    assert asked == ["requeue 7", "update JobId=7 ExcNodeList=n[7-8],n1", "update JobId=8 ExcNodeList=n[7-8],n2"]
+    commands = [words for words in programs.calls("scontrol") if not words.startswith("show")]
+    assert commands == ["requeue 7", "update JobId=7 ExcNodeList=n[7-8],n1", "update JobId=8 ExcNodeList=n[7-8],n2"]
     run = write_run(logs, "gone", began(1, nodes="n1"), ended(1, "hung"), job={"job": "9"}, number=9)
     script = f"#!/bin/bash\n#SBATCH --exclude=n3\nexport EBT_JOB_RUN_DIR={shlex.quote(str(run))}\n"
     (run / "job_script.slurm").write_text(script)
-    output = told(capsys, logs, "requeue", "gone", "--exclude_nodes", "n[4-5]")
+    output = output_of(capsys, logs, "requeue", "gone", "--exclude_nodes", "n[4-5]")
     assert output == f"{run.name}: submitted again as job 12; it resumes from step 0, not on n[4-5].\n"
     held = f"--hold --parsable --exclude=n3,n[4-5] {run / 'job_script.slurm'}"
-    assert programs.told("sbatch") == ["--test-only --exclude=n3,n[4-5]", held]
+    assert programs.calls("sbatch") == ["--test-only --exclude=n3,n[4-5]", held]
 
 
 @pytest.mark.parametrize(
@@ -274,8 +276,8 @@ def test_nodes_that_cannot_be_excluded(
     programs.queue("7|RUNNING|None|n1|main|N/A")
     programs.put("scontrol", "[[ $2 != node ]] || { echo 'Node n99 not found'; exit 1; }")
     write_run(logs, "one", *([] if attempt is None else [began(1) | attempt]), job={"job": "7"})
-    assert sentence in told(capsys, logs, "requeue", "one", "--exclude_nodes", nodes, status=1)
-    assert not [words for words in programs.told("scontrol") if words.startswith(("requeue", "update"))]
+    assert sentence in output_of(capsys, logs, "requeue", "one", "--exclude_nodes", nodes, status=1)
+    assert not [words for words in programs.calls("scontrol") if words.startswith(("requeue", "update"))]
 
 
 def test_a_job_that_is_gone_is_submitted_again(logs: Path, programs: Programs, capsys: Any) -> None:
@@ -287,11 +289,11 @@ def test_a_job_that_is_gone_is_submitted_again(logs: Path, programs: Programs, c
     (run / "checkpoints" / "step_00000040.ckpt").touch()
     script = run / "job_script.slurm"
     script.write_text(f"#!/bin/bash\nexport EBT_JOB_RUN_DIR={shlex.quote(str(run))}\n")
-    output = told(capsys, logs, "requeue", "one")
+    output = output_of(capsys, logs, "requeue", "one")
     assert output == f"{run.name}: submitted again as job 12; it resumes from step 40.\n"
     assert (
-        programs.told("sbatch") == ["--test-only", f"--hold --parsable {script}"]
-        and programs.told("scontrol")[-1] == "release 12"
+        programs.calls("sbatch") == ["--test-only", f"--hold --parsable {script}"]
+        and programs.calls("scontrol")[-1] == "release 12"
     )
     assert json.loads((run / "job.json").read_bytes()) == {"job": "12"} and Run(run).state == "waiting"
 
@@ -302,7 +304,7 @@ def test_what_slurm_would_never_start_again_stays_as_it_is(logs: Path, programs:
     run = write_run(logs, "one", began(1, job="7"), ended(1, "error: OSError"), submission=SENT, job={"job": "7"})
     script = run / "job_script.slurm"
     script.write_text(f"#!/bin/bash\n#SBATCH --mem=9\nexport EBT_JOB_RUN_DIR={shlex.quote(str(run))}\n")
-    output = told(capsys, logs, "requeue", "one", status=1)
+    output = output_of(capsys, logs, "requeue", "one", status=1)
     assert output.startswith(f"{run.name}: sbatch refused the job (Too much): correct the header")
     assert json.loads((run / "submission.json").read_bytes()) == SENT and Run(run).state == "failed"
 
@@ -318,7 +320,7 @@ def test_what_cannot_be_queued_again_says_what_goes_on(
     (plain / "job_script.slurm").write_text("#!/bin/bash\nexport EBT_JOB_RUN_DIR=/of/another\n")
     here = write_run(logs, "here", began(1) | {"host": platform.node()}, number=2)
     holder(here)
-    output = told(capsys, logs, "requeue", "done", "plain", "here", status=1)
+    output = output_of(capsys, logs, "requeue", "done", "plain", "here", status=1)
     assert (
         f"{done.name}: it is finished; python -m launch resubmit {done.name} --logs_dir {logs} runs it once" in output
     )
@@ -329,7 +331,7 @@ def test_what_cannot_be_queued_again_says_what_goes_on(
     assert (
         f"{here.name}: it runs on {platform.node()} without a job, so there is nothing to put into a queue." in output
     )
-    assert not programs.told("sbatch")
+    assert not programs.calls("sbatch")
 
 
 def test_a_folder_of_somebody_else_is_left_alone(
@@ -342,6 +344,6 @@ def test_a_folder_of_somebody_else_is_left_alone(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(control.Submission, "save_state", refuse)
-    output = told(capsys, logs, "cancel", "one", status=1)
+    output = output_of(capsys, logs, "cancel", "one", status=1)
     assert f"{run} cannot be written to (Permission denied): it was left alone." in output
     assert process.poll() is None

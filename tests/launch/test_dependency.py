@@ -1,4 +1,4 @@
-"""--after RUN: what Slurm is told to wait for, and what would wait in vain."""
+"""--after RUN: what Slurm is asked to wait for, and what would wait in vain."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_slurm_cannot_wait_for(logs: Path, programs: Programs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "condition", "header", "sentence"),
+    ("run_word", "condition", "header", "sentence"),
     [
         (None, "any", HEADER, "--if has no effect without --after: add --after RUN, or remove it."),
         ("one", "done", HEADER, "--if is 'done': choose finished, failed, any."),
@@ -85,9 +85,9 @@ def test_what_slurm_cannot_wait_for(logs: Path, programs: Programs) -> None:
         ("one", None, Header("mine", [], [], ["dependency=singleton"]), "--after and --slurm dependency both say what"),
     ],
 )
-def test_mistakes(wanted: str | None, condition: str | None, header: Header | None, sentence: str) -> None:
+def test_mistakes(run_word: str | None, condition: str | None, header: Header | None, sentence: str) -> None:
     with pytest.raises(UserError) as error:
-        read_dependency(wanted, condition, header)
+        read_dependency(run_word, condition, header)
     assert sentence in str(error.value)
 
 
@@ -103,7 +103,7 @@ def test_put_back_it_waits_again_unless_it_has_begun(logs: Path, programs: Progr
 
 def test_both_doors(tmp_path: Path) -> None:
     launcher = Launcher(tmp_path / "launcher")
-    note = f'echo "$@" >> {shlex.quote(str(launcher.programs))}/told'
+    note = f'echo "$@" >> {shlex.quote(str(launcher.programs))}/calls'
     launcher.program("sbatch", f'{note}; [[ "$*" == *--parsable* ]] && echo 7 || echo "Submitted batch job 7"')
     launcher.program("squeue", "echo '7|RUNNING|None|n1|main|N/A'")
     launcher.program("scontrol", "true")
@@ -113,8 +113,8 @@ def test_both_doors(tmp_path: Path) -> None:
         name = f"two{number}"
         output = launcher.launch(*words, "--after", "one", "--if", "any", "--run_name", name)
         assert f"start   when {one} (job 7) has ended\n" in output
-        told = (launcher.programs / "told").read_text().splitlines()
-        assert "--dependency" not in told[-2] and "--dependency=afterany:7 --kill-on-invalid-dep=yes " in told[-1]
+        calls = (launcher.programs / "calls").read_text().splitlines()
+        assert "--dependency" not in calls[-2] and "--dependency=afterany:7 --kill-on-invalid-dep=yes " in calls[-1]
         assert launcher.run_named(name).submission["after"] == {"run": one, "if": "any"}
         assert "dependency" not in (launcher.run_named(name).path / "job_script.slurm").read_text()
     before = len(launcher.runs())

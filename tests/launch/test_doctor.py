@@ -30,27 +30,27 @@ from launch.probe import (
     check_port,
     check_space,
     is_locked,
+    is_rename_whole,
     machine_facts,
     process_facts,
     quotas,
-    renames,
 )
 from launch.script import sbatch_lines
 from runs.slurm import kill_wait, shortest_grace_period, warning_seconds
 from tests.conftest import ROOT
 
-LEARNED = {"partition": "main", "cores": "2", "requeue": True, "time": 86400.0, "account": None, "tasks": 1}
-LEARNED |= {"nodes": "1", "gpus": None}
-PROCESS = {"host": "n1", "python": sys.prefix, "cores": 2, "asked": 2, "is_locked": True, "renames": True}
-PROCESS |= {"words": "", "own": 2, "threads": None}
+HEADER_VALUES = {"partition": "main", "cores": "2", "requeue": True, "time": 86400.0, "account": None, "tasks": 1}
+HEADER_VALUES |= {"nodes": "1", "gpus": None}
+PROCESS = {"host": "n1", "python": sys.prefix, "bound_cpus": 2, "requested_cpus": 2, "is_locked": True}
+PROCESS |= {"is_rename_whole": True, "python_command": "", "usable_cpus": 2, "threads": None}
 
 
 @pytest.fixture
 def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.doctor.choose_cluster", lambda wanted: "local")
+    monkeypatch.setattr("launch.doctor.choose_cluster", lambda requested: "local")
 
 
-def told(finding: Finding) -> tuple[str, str]:
+def verdict_and_text(finding: Finding) -> tuple[str, str]:
     return finding.verdict, f"{finding.message}: {finding.advice}"
 
 
@@ -60,10 +60,10 @@ def test_without_slurm_it_checks_what_there_is(
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["doctor", "--logs_dir", str(tmp_path / "logs")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    found = {line.split(maxsplit=1)[1].split("  ")[0]: line.split()[0] for line in lines[:8]}
+    verdicts = {line.split(maxsplit=1)[1].split("  ")[0]: line.split()[0] for line in lines[:8]}
     here = ["log folder", "locks", "renames", "disk", "home", "Python", "shared memory", "open files"]
-    assert list(found) == here and set(found.values()) <= {"ok", "look"}
-    assert lines[8] == "There is no Slurm here: signals, requeueing, nodes and accounting were not looked at."
+    assert list(verdicts) == here and set(verdicts.values()) <= {"ok", "look"}
+    assert lines[8] == "There is no Slurm here: signals, requeueing, nodes and accounting were not checked."
     assert list((tmp_path / "logs").iterdir()) == []
 
 
@@ -73,9 +73,8 @@ def test_a_folder_that_cannot_be_written_to(no_slurm: None, capsys: pytest.Captu
     assert words.startswith("fails log folder /proc/nowhere cannot be written to (No such file or directory): choose a")
 
 
-def test_a_full_disk_is_told(no_slurm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.probe.MIN_FREE_BYTES", 1e18)
-    disk = launch.doctor.check_files(tmp_path)[-1]
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    disk = check_space("disk", tmp_path, min_free_bytes=1e18)
     assert (disk.name, disk.verdict, disk.advice) == ("disk", "look", "remove what is not needed, or ask for more")
 
 
@@ -101,25 +100,26 @@ def test_what_a_process_finds(tmp_path: Path) -> None:
     words = [sys.executable, "-c", launch.doctor.HOLD_LOCK, str(tmp_path / "lock")]
     holder = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE)
     assert holder.stdout is not None and holder.stdout.read(1) == b"k"
-    found = process_facts(tmp_path, "0")
-    assert found["is_locked"] and found["renames"] and found["python"] == sys.prefix and found["cores"] >= 1
+    facts = process_facts(tmp_path, "0")
+    assert facts["is_locked"] and facts["is_rename_whole"]
+    assert facts["python"] == sys.prefix and facts["bound_cpus"] >= 1
     holder.kill()
     holder.communicate()
-    assert not is_locked(tmp_path / "lock") and renames(tmp_path, "x")
+    assert not is_locked(tmp_path / "lock") and is_rename_whole(tmp_path, "x")
     assert [file.name for file in tmp_path.iterdir()] == ["lock"]
 
 
 def test_signals() -> None:
-    heard = [{"signalled": 10.5}, {"signalled": 11.0}]
-    assert told(check_signals(heard, True, 10.0, True)) == (
+    processes = [{"signal_time": 10.5}, {"signal_time": 11.0}]
+    assert verdict_and_text(check_signals(processes, True, 10.0, True)) == (
         "ok",
         "reach all 2 processes within 1.0 s; the script outlives them: ",
     )
     assert (
-        check_signals([{"signalled": None}, {"signalled": 1.0}], False, 1.0, True).message
+        check_signals([{"signal_time": None}, {"signal_time": 1.0}], False, 1.0, True).message
         == "1 of 2 processes got no signal"
     )
-    assert told(check_signals(heard, True, 10.0, False)) == (
+    assert verdict_and_text(check_signals(processes, True, 10.0, False)) == (
         "fails",
         "they end the job's script too: the script cannot queue its job again: submit it with --resume_training_ckpt "
         "last",
@@ -128,7 +128,7 @@ def test_signals() -> None:
 
 def test_grace() -> None:
     wait = {"KillWait": "30 sec"}
-    assert told(check_preemption({"PreemptMode": "OFF"}, wait))[1].startswith(
+    assert verdict_and_text(check_preemption({"PreemptMode": "OFF"}, wait))[1].startswith(
         "jobs of this partition stay; a cancelled one has 30 s"
     )
     preempts = {"PreemptMode": "REQUEUE", "GraceTime": "15"}
@@ -138,21 +138,21 @@ def test_grace() -> None:
 
 
 def test_jobs_that_preemption_cancels() -> None:
-    found = check_preemption({"PreemptMode": "CANCEL", "GraceTime": "0"}, {"KillWait": "30 sec"})
-    assert found.verdict == "look"
-    assert found.message == "cancel, with 0 + 30 s of notice: Slurm does not bring such a job back"
-    assert found.advice.endswith("otherwise python -m launch requeue RUN brings it back")
+    finding = check_preemption({"PreemptMode": "CANCEL", "GraceTime": "0"}, {"KillWait": "30 sec"})
+    assert finding.verdict == "look"
+    assert finding.message == "cancel, with 0 + 30 s of notice: Slurm does not bring such a job back"
+    assert finding.advice.endswith("otherwise python -m launch requeue RUN brings it back")
 
 
 def test_shared_memory_and_open_files() -> None:
     here = machine_facts()
-    assert here["shared"] > 0 and 0 < here["open_files"][0] <= here["open_files"][1]
-    plenty = {"host": "n1", "shared": 8e9, "open_files": [65536, 65536]}
+    assert here["shared_memory"] > 0 and 0 < here["open_files"][0] <= here["open_files"][1]
+    plenty = {"host": "n1", "shared_memory": 8e9, "open_files": [65536, 65536]}
     assert [finding.verdict for finding in check_memory_and_files([plenty])] == ["ok", "ok"]
-    shared, files = check_memory_and_files([plenty, {"host": "n2", "shared": 64e6, "open_files": [1024, 4096]}])
-    assert told(shared) == (
+    shared, files = check_memory_and_files([plenty, {"host": "n2", "shared_memory": 64e6, "open_files": [1024, 4096]}])
+    assert verdict_and_text(shared) == (
         "look",
-        "61 MiB free in /dev/shm of n2: loader processes hand batches over in it; --num_workers 0, or start the "
+        "61 MiB free in /dev/shm of n2: batches pass through it; use --num_workers 0, or start the "
         "container with more (--shm-size)",
     )
     assert (files.verdict, files.message) == ("look", "1,024 at a time on n2")
@@ -167,8 +167,8 @@ def test_space_and_quotas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert quotas(tmp_path) == [(95, 100, "GB"), (1200, 5000, "files")]
     assert quotas(Path("/proc")) == [], "of another file system"
-    found = check_space("home", tmp_path)
-    assert found.verdict == "look" and found.message.endswith("; quota: 95 of 100 GB; quota: 1,200 of 5,000 files")
+    finding = check_space("home", tmp_path)
+    assert finding.verdict == "look" and finding.message.endswith("; quota: 95 of 100 GB; quota: 1,200 of 5,000 files")
     quota.unlink()
     assert "quota" not in check_space("home", tmp_path).message
     assert (
@@ -183,18 +183,18 @@ def test_network_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
         "address": "10.0.0.1",
         "interfaces": {"lo": "127.0.0.1", "ib0": "10.0.0.1"},
     }
-    machine |= {"interface_variables": {}, "reduced": 0.42}
+    machine |= {"interface_variables": {}, "all_reduce": 0.42}
     assert check_network([machine]).message.startswith(
         "h1 is 10.0.0.1 (ib0); not tried, as one process is alone: a header"
     )
-    both = [machine, machine | {"node": "n2", "reduced": 0.5}]
-    assert told(check_network(both)) == (
+    both = [machine, machine | {"node": "n2", "all_reduce": 0.5}]
+    assert verdict_and_text(check_network(both)) == (
         "ok",
         "h1 is 10.0.0.1 (ib0); 2 processes on 2 nodes added numbers over Gloo in 0.5 s: ",
     )
-    assert told(
+    assert verdict_and_text(
         check_network(
-            [machine | {"interface_variables": {"GLOO_SOCKET_IFNAME": "eth7"}, "reduced": "no such device"}, machine]
+            [machine | {"interface_variables": {"GLOO_SOCKET_IFNAME": "eth7"}, "all_reduce": "no such device"}, machine]
         )
     ) == (
         "fails",
@@ -216,9 +216,9 @@ def test_cores(tmp_path: Path) -> None:
     (tmp_path / "inherited-0").write_text("1\n")
     words = "2 asked for, bound to 2, 2 used by each process; srun is told, as it inherits fewer"
     assert check_cpus(probe_job, [PROCESS]) == Finding("CPUs", "ok", words, check_cpus(probe_job, [PROCESS]).advice)
-    unbound = check_cpus(probe_job, [{**PROCESS, "cores": 64}])
+    unbound = check_cpus(probe_job, [{**PROCESS, "bound_cpus": 64}])
     assert unbound.verdict == "ok" and "not bound (to 64 of the node), 2 used" in unbound.message
-    assert check_cpus(probe_job, [PROCESS, {**PROCESS, "cores": 1, "own": 1}]).verdict == "fails"
+    assert check_cpus(probe_job, [PROCESS, {**PROCESS, "bound_cpus": 1, "usable_cpus": 1}]).verdict == "fails"
     own = check_cpus(probe_job, [{**PROCESS, "threads": "16"}])
     assert (own.verdict, own.advice) == ("look", "OMP_NUM_THREADS is 16; leave it out")
 
@@ -227,7 +227,7 @@ def test_files_and_python_of_nodes() -> None:
     assert check_files_of_nodes([PROCESS]).verdict == "ok"
     unseen = check_files_of_nodes([PROCESS, {**PROCESS, "host": "n2", "is_locked": False}])
     assert unseen.verdict == "look" and unseen.message == "a lock of this machine is not seen on n2"
-    assert check_files_of_nodes([{**PROCESS, "renames": False}]).verdict == "fails"
+    assert check_files_of_nodes([{**PROCESS, "is_rename_whole": False}]).verdict == "fails"
     assert check_python_of_jobs([PROCESS]).verdict == "ok"
     other = check_python_of_jobs([{**PROCESS, "python": "/usr"}])
     assert other.verdict == "fails" and other.message.startswith("jobs run /usr and this is ")
@@ -237,7 +237,7 @@ def test_a_cluster_that_forbids_requeueing(monkeypatch: pytest.MonkeyPatch) -> N
     answer = "no answer from Slurm (Requested operation is presently disabled)"
     monkeypatch.setattr("launch.doctor.run_slurm", lambda *words, timeout: ("", answer))
     probe_job: Any = type("ProbeJob", (), {"job": "17"})
-    assert told(check_requeue(probe_job)) == (
+    assert verdict_and_text(check_requeue(probe_job)) == (
         "fails",
         "no answer from Slurm (Requested operation is presently disabled): after a time limit, submit again with "
         "--resume_training_ckpt last",
@@ -260,13 +260,13 @@ def test_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_header_has_what_was_learned(changed: dict[str, Any], lines: list[str]) -> None:
-    text = header_text(LEARNED | changed)
+    text = header_text(HEADER_VALUES | changed)
     assert {f"#SBATCH {line}" for line in lines} <= set(sbatch_lines(text))
-    assert "gres" not in text and "##SBATCH --gres=gpu:a100:4" in header_text(LEARNED | {"gpus": "gpu:a100:4"})
+    assert "gres" not in text and "##SBATCH --gres=gpu:a100:4" in header_text(HEADER_VALUES | {"gpus": "gpu:a100:4"})
 
 
 @pytest.mark.parametrize(
-    ("script", "asked", "seconds"),
+    ("script", "variable", "seconds"),
     [
         ("#SBATCH --signal=USR1@120\n#SBATCH --signal=B:USR1@60\n", "", 60),
         ("#SBATCH --time=1 --signal USR1@90\n", "", 90),
@@ -276,9 +276,9 @@ def test_the_header_has_what_was_learned(changed: dict[str, Any], lines: list[st
     ],
 )
 def test_the_lead_that_a_script_asks_for(
-    script: str, asked: str, seconds: int | None, monkeypatch: pytest.MonkeyPatch
+    script: str, variable: str, seconds: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SBATCH_SIGNAL", asked)
+    monkeypatch.setenv("SBATCH_SIGNAL", variable)
     assert warning_seconds(script) == seconds
     assert kill_wait({}) == 30 and kill_wait({"KillWait": "5 sec"}) == 5
 

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import launch.drill_runner
 from config import parse_command_line
 from core.files import append_row
 from launch.__main__ import main
-from launch.drill import CASES, CHECKPOINT_EVERY, FAULT_STEP, REFERENCE, STEPS, check_case, small_run_flags
+from launch.drill import CASES, CHECKPOINT_EVERY, FAULT_STEP, REFERENCE, STEPS, check_case, drill, small_run_flags
 from launch.drill_runner import LocalRunner, drill_script, first_difference
 from launch.script import Header, check_syntax
 from runs.run import Run
-from tests.conftest import TINY
+from tests.conftest import ROOT, TINY
 
 # A run as the drill sees it, without torch: it does what EBT_DRILL asks for, and goes on from its last checkpoint.
 STAND_IN = """\
@@ -28,42 +27,42 @@ sys.path.insert(0, ROOT)
 from core.files import append_row, read_rows, write_text
 typed = sys.argv[1] == "--resume_training_ckpt"  # as a person was told to
 run = Path(sys.argv[2]).parent.parent if typed else Path(os.environ["EBT_JOB_RUN_DIR"])
-way, _, at = os.environ["EBT_DRILL"].partition(":")
+fault, _, at = os.environ["EBT_DRILL"].partition(":")
 attempt = 1 + len({row["attempt"] for row in read_rows(run / "attempts.jsonl")})
 saved = max([int(file.stem[5:]) for file in (run / "checkpoints").glob("step_*")], default=0)
 if attempt == 2:
     last = len(read_rows(run / "metrics.jsonl"))
-    if way in ("kill", "save", "abort"):
+    if fault in ("kill", "save", "abort"):
         append_row(run / "attempts.jsonl", {"attempt": 1, "end": "x", "cause": "killed", "steps_lost": last - saved})
-    kept = [f'{{"step": {step}, "train_loss": {1 / step}}}\\n' for step in range(1, saved + 1)]
-    write_text(run / "metrics.jsonl", "".join(kept))
+    rows = [f'{{"step": {step}, "train_loss": {1 / step}}}\\n' for step in range(1, saved + 1)]
+    write_text(run / "metrics.jsonl", "".join(rows))
 append_row(run / "attempts.jsonl", {"attempt": attempt, "start": "x", "first_step": saved})
-told = []
+signals = []
 for name in ("SIGUSR1", "SIGTERM", "SIGHUP", "SIGINT"):
-    signal.signal(getattr(signal, name), lambda number, frame: told.append(number))
+    signal.signal(getattr(signal, name), lambda number, frame: signals.append(number))
 for step in range(saved, 12):
-    if attempt == 1 and way and step == int(at):
-        if way == "abort":
+    if attempt == 1 and fault and step == int(at):
+        if fault == "abort":
             os.abort()
-        if way == "hang":
+        if fault == "hang":
             append_row(run / "attempts.jsonl", {"attempt": 1, "end": "x", "cause": "hung", "steps_lost": 2})
             sys.exit(75)
-        if way != "pause":
+        if fault != "pause":
             os.killpg(0, signal.SIGKILL)
         (run / "ready_for_the_drill").touch()
-        while not told:
+        while not signals:
             time.sleep(0.01)
         (run / "checkpoints" / f"step_{step:08}.ckpt").touch()
-        by_hand = told == [signal.SIGINT]
-        cause = f"interrupted: {signal.Signals(told[0]).name}"
-        cause = {signal.SIGUSR1: "time limit", signal.SIGINT: "stopped by hand"}.get(told[0], cause)
+        by_hand = signals == [signal.SIGINT]
+        cause = f"interrupted: {signal.Signals(signals[0]).name}"
+        cause = {signal.SIGUSR1: "time limit", signal.SIGINT: "stopped by hand"}.get(signals[0], cause)
         append_row(run / "attempts.jsonl", {"attempt": 1, "end": "x", "cause": cause, "steps_lost": 0})
         if by_hand:
             print(f"Go on with:\\n  python train_model.py --resume_training_ckpt {run}/checkpoints/last.ckpt")
         sys.exit(130 if by_hand else 75)
     if step == 5:
         (run / "checkpoints" / "step_00000005.ckpt").touch()
-    append_row(run / "metrics.jsonl", {"step": step + 1, "train_loss": FAULT})
+    append_row(run / "metrics.jsonl", {"step": step + 1, "train_loss": LOSS})
 append_row(run / "attempts.jsonl", {"attempt": attempt, "end": "x", "cause": "finished", "steps_lost": 0})
 """
 
@@ -72,23 +71,23 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture
 def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.doctor.choose_cluster", lambda wanted: "local")
+    monkeypatch.setattr("launch.doctor.choose_cluster", lambda requested: "local")
 
 
-def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, fault: str = "1 / (step + 1)") -> None:
-    text = STAND_IN.replace("ROOT", repr(str(launch.drill_runner.ROOT))).replace("FAULT", fault)
-    (folder / "train_model.py").write_text(text)
-    monkeypatch.setattr("launch.drill_runner.ROOT", folder)
+def stand_in(folder: Path, loss: str = "1 / (step + 1)") -> None:
+    (folder / "train_model.py").write_text(STAND_IN.replace("ROOT", repr(str(ROOT))).replace("LOSS", loss))
 
 
-def test_runs_that_survive_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_slurm: None
-) -> None:
-    stand_in(tmp_path, monkeypatch)
-    assert main(["drill", "--logs_dir", str(tmp_path / "logs"), "--model_size", "4xs"]) == 0
+def test_runs_that_survive_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str], no_slurm: None) -> None:
+    stand_in(tmp_path)
+    assert drill(["--logs_dir", str(tmp_path / "logs"), "--model_size", "4xs"], root=tmp_path) == 0
     output = capsys.readouterr()
     lines = [line.split() for line in output.out.splitlines()]
-    assert lines[1] == ["way", "attempts", "steps", "lost", "verdict"] and lines[2] == ["uninterrupted", "1", "pass"]
+    assert lines[1] == ["interruption", "attempts", "steps", "lost", "verdict"] and lines[2] == [
+        "uninterrupted",
+        "1",
+        "pass",
+    ]
     assert [line[-3:] for line in lines[3:11]] == [["2", lost, "pass"] for lost in "00002225"]
     assert "Not here, where there is no Slurm: requeued and cancelled." in output.out
     assert "killed while saving: resumes" in output.err
@@ -96,11 +95,10 @@ def test_runs_that_survive_pass(
 
 
 def test_a_run_that_differs_fails_and_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_slurm: None
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_slurm: None
 ) -> None:
-    stand_in(tmp_path, monkeypatch, "1 / (step + 1) + 1e-9 * (attempt > 1)")
-    monkeypatch.setattr("launch.drill.CASES", CASES[:1])
-    assert main(["drill", "--logs_dir", str(tmp_path / "logs")]) == 1
+    stand_in(tmp_path, "1 / (step + 1) + 1e-9 * (attempt > 1)")
+    assert drill(["--logs_dir", str(tmp_path / "logs")], CASES[:1], root=tmp_path) == 1
     words = " ".join(capsys.readouterr().out.split())
     (work_dir,) = (tmp_path / "logs").iterdir()
     assert f"fail: step {FAULT_STEP + 1}: train_loss is 0.125000001 and not 0.125" in words
@@ -110,24 +108,20 @@ def test_a_run_that_differs_fails_and_is_kept(
     )
 
 
-def test_a_run_that_does_not_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_slurm: None
-) -> None:
+def test_a_run_that_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str], no_slurm: None) -> None:
     (tmp_path / "train_model.py").write_text("raise SystemExit('no memory')")
-    monkeypatch.setattr("launch.drill_runner.ROOT", tmp_path)
-    monkeypatch.setattr("launch.drill.CASES", CASES[:1])
-    assert main(["drill", "--logs_dir", str(tmp_path / "logs")]) == 1
+    assert drill(["--logs_dir", str(tmp_path / "logs")], CASES[:1], root=tmp_path) == 1
     words = " ".join(capsys.readouterr().out.split())
     assert "uninterrupted 0 fail: it ended with status 1: no memory" in words
     assert "fail: there is no uninterrupted run to compare it with" in words
 
 
 def test_a_real_run_that_is_killed_while_saving(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_slurm: None
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], no_slurm: None
 ) -> None:
-    monkeypatch.setattr("launch.drill.CASES", [way for way in CASES if way.fault.startswith("save")])
+    cases = [case for case in CASES if case.fault.startswith("save")]
     flags = [*TINY, "--dataset_name", "text", "--dataset_dir", str(corpus), "--save_top_k_ckpts", "0"]
-    status = main(["drill", *flags, "--logs_dir", str(tmp_path)])
+    status = drill([*flags, "--logs_dir", str(tmp_path)], cases)
     output = capsys.readouterr()
     assert status == 0, output
     assert output.out.splitlines()[-2].split() == ["killed", "while", "saving", "2", str(CHECKPOINT_EVERY), "pass"]
@@ -185,20 +179,20 @@ rows_of_a_run = st.lists(st.floats(allow_nan=False), min_size=2, max_size=9).map
 @given(rows_of_a_run, st.data())
 def test_every_difference_is_found(rows: Rows, data: st.DataObject) -> None:
     assert first_difference([{**row, "seconds": 0, "attempt": 2} for row in rows], rows) is None
-    place = data.draw(st.integers(0, len(rows) - 1))
-    step = rows[place]["step"]
-    assert first_difference(rows[:place] + rows[place + 1 :], rows) == f"step {step} is missing"
-    assert first_difference([*rows, rows[place]], rows) == f"step {step} stands there twice"
-    other = data.draw(st.floats(allow_nan=False).filter(lambda loss: loss != rows[place]["train_loss"]))
-    changed = [*rows[:place], {**rows[place], "train_loss": other}, *rows[place + 1 :]]
+    index = data.draw(st.integers(0, len(rows) - 1))
+    step = rows[index]["step"]
+    assert first_difference(rows[:index] + rows[index + 1 :], rows) == f"step {step} is missing"
+    assert first_difference([*rows, rows[index]], rows) == f"step {step} is recorded twice"
+    other = data.draw(st.floats(allow_nan=False).filter(lambda loss: loss != rows[index]["train_loss"]))
+    changed = [*rows[:index], {**rows[index], "train_loss": other}, *rows[index + 1 :]]
     assert str(first_difference(changed, rows)).startswith(f"step {step}: train_loss is {other!r} and not ")
-    assert first_difference(rows[: place + 1], rows, until=step) is None
+    assert first_difference(rows[: index + 1], rows, until=step) is None
 
 
 def test_validations_are_compared_too() -> None:
     whole = [{"step": 4, "train_loss": 1.0}, {"step": 4, "valid_loss": 2.0}, {"step": 5, "train_loss": 1.0}]
     assert first_difference([whole[0], whole[2]], whole) == "the validation of step 4 is missing"
-    assert first_difference([*whole, whole[1]], whole) == "the validation of step 4 stands there twice"
+    assert first_difference([*whole, whole[1]], whole) == "the validation of step 4 is recorded twice"
     assert first_difference([*whole, {"step": 6, "train_loss": 1.0}], whole) == "step 6 should not be there"
     assert first_difference(whole[:1], whole, until=4) is None, "cancelled before its validation"
 
@@ -222,7 +216,7 @@ LIMIT, PREEMPTED, _, _, _, _, _, NODE, _, CANCELLED = CASES
 
 
 @pytest.mark.parametrize(
-    ("way", "attempts", "problem"),
+    ("case", "attempts", "problem"),
     [
         (LIMIT, [TOLD, DONE], None),
         (LIMIT, [TOLD], "it did not resume: time limit"),
@@ -239,9 +233,9 @@ LIMIT, PREEMPTED, _, _, _, _, _, NODE, _, CANCELLED = CASES
         (REFERENCE, [TOLD], "it did not finish"),
     ],
 )
-def test_verdicts(way: Any, attempts: Rows, problem: str | None, tmp_path: Path) -> None:
+def test_verdicts(case: Any, attempts: Rows, problem: str | None, tmp_path: Path) -> None:
     whole = fake_run(tmp_path / "whole", DONE)
-    assert check_case(way, fake_run(tmp_path / "run", *attempts), whole, None) == problem
+    assert check_case(case, fake_run(tmp_path / "run", *attempts), whole, None) == problem
 
 
 def test_the_first_attempt_has_to_end_as_it_was_meant_to(tmp_path: Path) -> None:
@@ -254,11 +248,10 @@ def test_the_first_attempt_has_to_end_as_it_was_meant_to(tmp_path: Path) -> None
 
 def test_an_interrupted_drill_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train_model.py").write_text("import time; time.sleep(600)")
-    monkeypatch.setattr("launch.drill_runner.ROOT", tmp_path)
-    player = LocalRunner(tmp_path, [])
+    runner = LocalRunner(tmp_path, [], tmp_path)
     monkeypatch.setattr("launch.drill_runner.time.sleep", lambda seconds: (_ for _ in ()).throw(KeyboardInterrupt))
     (tmp_path / "uninterrupted").mkdir()
     with pytest.raises(KeyboardInterrupt):
-        player.start(REFERENCE, player.command(REFERENCE), tmp_path, "")
-    player.stop()
-    assert player.process is not None and player.process.poll() == -9
+        runner.start(REFERENCE, runner.command(REFERENCE), tmp_path, "")
+    runner.stop()
+    assert runner.process is not None and runner.process.poll() == -9

@@ -64,7 +64,7 @@ def test_a_header_wins_over_the_script_and_its_commands_are_kept(checkout: Check
 
 
 @pytest.mark.parametrize(
-    ("lines", "kept"),
+    ("lines", "effective"),
     [
         (["--time=1", "--time=2"], ["--time=2"]),
         (["-t 1", "--mem=3", "--time 2"], ["--mem=3", "--time 2"]),
@@ -74,10 +74,10 @@ def test_a_header_wins_over_the_script_and_its_commands_are_kept(checkout: Check
         (["-N4", "--exclusive"], ["-N4", "--exclusive"]),
     ],
 )
-def test_each_option_is_asked_for_once(lines: list[str], kept: list[str]) -> None:
-    found = merge_options([("# one", [f"#SBATCH {lines[0]}"]), ("# two", [f"#SBATCH {line}" for line in lines[1:]])])
-    assert [line.removeprefix("#SBATCH ") for line in found if line.startswith("#SBATCH")] == kept
-    assert ("# one" in found) == (lines[0] in kept)
+def test_each_option_is_asked_for_once(lines: list[str], effective: list[str]) -> None:
+    merged = merge_options([("# one", [f"#SBATCH {lines[0]}"]), ("# two", [f"#SBATCH {line}" for line in lines[1:]])])
+    assert [line.removeprefix("#SBATCH ") for line in merged if line.startswith("#SBATCH")] == effective
+    assert ("# one" in merged) == (lines[0] in effective)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / "job_scripts" / name, scripts / name)
     (scripts / "a $(touch gone) 'b'.sh").write_text('exec python train_model.py "$@"\n')
     (folder / "bin").mkdir()
-    (folder / "bin" / "python").write_text('#!/bin/bash\nprintf "%s\\0" "$@" > "$EBT_JOB_RUN_DIR/heard"\n')
+    (folder / "bin" / "python").write_text('#!/bin/bash\nprintf "%s\\0" "$@" > "$EBT_JOB_RUN_DIR/received"\n')
     (folder / "bin" / "python").chmod(0o755)
     return folder
 
@@ -108,8 +108,8 @@ def test_words_reach_the_run_as_they_were_typed(folder: Path, words: list[str]) 
     made.write_bytes(text.encode())
     done = subprocess.run(["bash", str(made)], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr and not done.stdout
-    heard = (folder / "heard").read_bytes().decode().split("\0")[:-1]
-    assert heard == ["train_model.py", *words]
+    received = (folder / "received").read_bytes().decode().split("\0")[:-1]
+    assert received == ["train_model.py", *words]
     assert not list(folder.parent.rglob("gone")), "nothing of it was executed"
 
 
@@ -164,15 +164,16 @@ def test_scripts_that_cannot_be_submitted(checkout: Checkout, text: str, sentenc
 def test_texts_that_are_none(checkout: Checkout) -> None:
     (checkout.root / "job_scripts" / "headers" / "mine.slurm").write_bytes(b"\xff")
     (checkout.root / "job_scripts" / "mine.sh").write_bytes(b"\xff")
-    assert "HEADER is mine.slurm: it is not a UTF-8 text." in checkout.execute("mine", SCRIPT, status=2)
-    assert "JOB_SCRIPT is mine.sh: it is not a UTF-8 text." in checkout.execute("job_scripts/mine.sh", status=2)
+    assert "HEADER is mine.slurm: it is not a UTF-8 text; save it as one." in checkout.execute("mine", SCRIPT, status=2)
+    assert "JOB_SCRIPT is mine.sh: it is not a UTF-8 text; save it as one." in checkout.execute(
+        "job_scripts/mine.sh", status=2
+    )
 
 
-def test_a_script_that_never_comes_to_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.script.SCRIPT_TIMEOUT_SECONDS", 0.3)
+def test_a_script_that_never_comes_to_an_end(tmp_path: Path) -> None:
     (tmp_path / "slow.sh").write_text("sleep 60\n")
     with pytest.raises(UserError, match=r"slow.sh did not come to train_model.py within 0.3 s"):
-        flags_passed_by(tmp_path / "slow.sh", [], dict(os.environ), in_a_job=True)
+        flags_passed_by(tmp_path / "slow.sh", [], dict(os.environ), in_a_job=True, timeout=0.3)
 
 
 def test_bytes_that_are_no_text(checkout: Checkout) -> None:
@@ -188,7 +189,7 @@ def test_a_run_that_goes_on_has_its_script_already(checkout: Checkout) -> None:
     (checkout.run / "checkpoints" / "step_00000001.ckpt").touch()
     output = checkout.execute(SCRIPT, "--resume_training_ckpt", "last", status=2)
     own = shlex.quote(str(checkout.run / "job_script.slurm"))
-    assert f"--resume_training_ckpt resumes run {checkout.run.name}, which is kept already: bash {own}." in output
+    assert f"--resume_training_ckpt resumes run {checkout.run.name}, which has its own script: bash {own}." in output
 
 
 # -- Slurm that is not there, or says no -----------------------------------------------------------------------------
@@ -265,17 +266,17 @@ def test_the_start_that_slurm_expects(estimate: str, line: str) -> None:
 def test_sbatch_itself_has_the_last_word(checkout: Checkout, reason: str, sentence: str | None) -> None:
     """`--test-only` says no while nodes are down, too, and where it does not work at all."""
     folder = shlex.quote(str(checkout.programs))
-    checkout.program("sbatch", f'echo "$@" >> {folder}/asked; [[ $1 != --test-only ]] || exit 1; {ACCEPTS}')
+    checkout.program("sbatch", f'echo "$@" >> {folder}/sbatch_calls; [[ $1 != --test-only ]] || exit 1; {ACCEPTS}')
     checkout.program("scontrol", f"[[ $1 != show ]] || echo 'JobId=7 Reason={reason} x'")
     checkout.program("scancel", f'echo "$@" >> {folder}/cancelled')
     output = checkout.execute("local_cpu", SCRIPT, status=2 if sentence else 0)
-    asked = (checkout.programs / "asked").read_text().splitlines()
-    assert asked[1] == "--parsable --begin=now+10minutes --mail-type=NONE"
+    sbatch_calls = (checkout.programs / "sbatch_calls").read_text().splitlines()
+    assert sbatch_calls[1] == "--parsable --begin=now+10minutes --mail-type=NONE"
     assert (checkout.programs / "cancelled").read_text() == "7\n", "what was tried is taken back"
     if sentence:
-        assert sentence in output and nothing_made(checkout) and len(asked) == 2
+        assert sentence in output and nothing_made(checkout) and len(sbatch_calls) == 2
     else:
-        assert "job id  7" in output and asked[2].startswith("--hold")
+        assert "job id  7" in output and sbatch_calls[2].startswith("--hold")
 
 
 @pytest.mark.parametrize(
@@ -293,16 +294,16 @@ def test_a_job_that_cannot_be_released(checkout: Checkout, complaint: str, advic
     assert checkout.submission()["state"] == "held" and complaint in checkout.submission()["error"]
 
 
-def test_a_job_whose_number_cannot_be_kept_is_taken_back(checkout: Checkout) -> None:
+def test_a_job_whose_number_cannot_be_recorded_is_taken_back(checkout: Checkout) -> None:
     checkout.program("sbatch", f'{TESTED}; mkdir "${{3%/*}}/job.json"; {ACCEPTS}')
     for name in ("scancel", "scontrol"):
-        checkout.program(name, f'echo "$@" > {shlex.quote(str(checkout.programs))}/{name}.told')
+        checkout.program(name, f'echo "$@" > {shlex.quote(str(checkout.programs))}/{name}.calls')
     output = checkout.execute("local_cpu", SCRIPT, status=2)
     assert (
-        f"{checkout.run} cannot be written to (Is a directory): job 7, whose number cannot be kept, was canc" in output
+        f"{checkout.run} cannot be written to (Is a directory): job 7 was cancelled before it began, as its" in output
     )
-    assert (checkout.programs / "scancel.told").read_text() == "7\n"
-    assert not (checkout.programs / "scontrol.told").exists(), "it never could begin"
+    assert (checkout.programs / "scancel.calls").read_text() == "7\n"
+    assert not (checkout.programs / "scontrol.calls").exists(), "it never could begin"
 
 
 def test_stopped_by_hand_while_submitting(checkout: Checkout) -> None:
@@ -353,17 +354,17 @@ def test_a_full_disk(checkout: Checkout) -> None:
 def test_submitted_held_noted_released(checkout: Checkout) -> None:
     warning = "echo sbatch: the budget is low >&2"
     checkout.program(
-        "sbatch", f'{warning}; printf "%s\\n" "$@" > {shlex.quote(str(checkout.programs))}/asked; {ACCEPTS}'
+        "sbatch", f'{warning}; printf "%s\\n" "$@" > {shlex.quote(str(checkout.programs))}/sbatch_calls; {ACCEPTS}'
     )
-    checkout.program("scontrol", f'echo "$@" > {shlex.quote(str(checkout.programs))}/told')
+    checkout.program("scontrol", f'echo "$@" > {shlex.quote(str(checkout.programs))}/scontrol_calls')
     output = checkout.execute("local_cpu", SCRIPT, "--run_name", "it's é $(touch gone)")
     run, log = checkout.run, checkout.run / "slurm-7.log"
     assert "sbatch: the budget is low" in output, "what the cluster has to say is passed on"
-    told = f"run id  {run.name}\njob id  7\nscript  {run}/job_script.slurm\nlog     {log}\n"
-    assert f"{told}follow  python -m launch logs {run.name} -f\n" in output
-    asked = (checkout.programs / "asked").read_text()
-    assert asked == f"--hold\n--parsable\n{run}/job_script.slurm\n"
-    assert (checkout.programs / "told").read_text() == "release 7\n"
+    printed = f"run id  {run.name}\njob id  7\nscript  {run}/job_script.slurm\nlog     {log}\n"
+    assert f"{printed}follow  python -m launch logs {run.name} -f\n" in output
+    sbatch_calls = (checkout.programs / "sbatch_calls").read_text()
+    assert sbatch_calls == f"--hold\n--parsable\n{run}/job_script.slurm\n"
+    assert (checkout.programs / "scontrol_calls").read_text() == "release 7\n"
     assert checkout.submission()["state"] == "released" and checkout.submission()["job"] == "7"
     (copy,) = (checkout.logs / "job_scripts").iterdir()
     assert copy.read_text() == (run / "job_script.slurm").read_text() and copy.name.endswith(f"_{run.name}.slurm")
@@ -377,8 +378,8 @@ def test_nothing_of_an_enclosing_job_is_passed_on(checkout: Checkout) -> None:
     checkout.program("scontrol", "true")
     inside = {"SLURM_JOB_ID": "3", "SLURM_PROCID": "1", "SLURM_CPU_BIND": "x", "SLURM_MEM_PER_NODE": "1", "RANK": "1"}
     inside["EBT_JOB_RUN_DIR"] = "/other"
-    chosen = {"SLURM_CONF": "/conf", "SBATCH_PARTITION": "main", "SBATCH_OUTPUT": "/elsewhere", "EBT_CACHE": "/cache"}
-    checkout.execute("local_cpu", SCRIPT, more=inside | chosen)
+    settings = {"SLURM_CONF": "/conf", "SBATCH_PARTITION": "main", "SBATCH_OUTPUT": "/elsewhere", "EBT_CACHE": "/cache"}
+    checkout.execute("local_cpu", SCRIPT, more=inside | settings)
     passed = set((checkout.programs / "env").read_text().split("\n"))
     assert {"SLURM_CONF=/conf", "SBATCH_PARTITION=main", "EBT_CACHE=/cache"} <= passed
     names = {line.partition("=")[0] for line in passed}
@@ -389,10 +390,10 @@ def test_here_and_now_from_the_snapshot(checkout: Checkout) -> None:
     (checkout.root / "mine.yaml").write_text("max_steps: 3\n")
     words = ["--config", "mine.yaml", "--dataset_dir", "my texts", "--run_name", "é"]
     checkout.execute(SCRIPT, *words, status=5, more={"EXIT_WITH": "5", "SLURM_JOB_ID": "3"})
-    heard, run = checkout.heard(), checkout.run
-    assert heard["cwd"] == str(run / "code") and heard["code"].startswith(str(run / "code"))
-    assert heard["env"]["EBT_JOB_RUN_DIR"] == str(run) and "SLURM_JOB_ID" not in heard["env"]
-    argv = heard["argv"]
+    received, run = checkout.received(), checkout.run
+    assert received["cwd"] == str(run / "code") and received["code"].startswith(str(run / "code"))
+    assert received["env"]["EBT_JOB_RUN_DIR"] == str(run) and "SLURM_JOB_ID" not in received["env"]
+    argv = received["argv"]
     assert argv[-6:] == [
         *("--config", str(run / "settings.yaml"), "--dataset_dir", str(checkout.root / "my texts")),
         *("--logs_dir", str(checkout.logs)),
@@ -405,16 +406,16 @@ def test_here_and_now_from_the_snapshot(checkout: Checkout) -> None:
 def test_train_slurm_is_a_script_like_the_others(checkout: Checkout) -> None:
     script = "job_scripts/train.slurm"
     checkout.execute(script, "--run_name", "é")
-    assert checkout.heard()["argv"][:2] == ["--run_name", "é"]
+    assert checkout.received()["argv"][:2] == ["--run_name", "é"]
     made = checkout.execute("local_cpu", script, "--run_name", "é", "--dry_run")
     assert "--time=24:00:00" not in made and "--time=02:00:00" in made, "the header wins"
     # As a process of the job that somebody submitted again, from elsewhere.
-    (checkout.run / "heard.json").unlink()
+    (checkout.run / "received.json").unlink()
     inside = {"SLURM_JOB_ID": "5", "EBT_STEP_OF": "5", "SLURM_SUBMIT_DIR": "/", "EBT_JOB_RUN_DIR": str(checkout.run)}
     command = ["bash", str(checkout.run / "code" / script), "--run_name", "again"]
     subprocess.run(command, cwd="/", env=checkout.environment(inside), check=True)
-    assert checkout.heard()["argv"] == ["--run_name", "again"]
-    assert checkout.heard()["code"].startswith(str(checkout.run / "code"))
+    assert checkout.received()["argv"] == ["--run_name", "again"]
+    assert checkout.received()["code"].startswith(str(checkout.run / "code"))
 
 
 def test_the_environment_is_entered_again(checkout: Checkout) -> None:

@@ -68,8 +68,8 @@ def test_harmless_commands(run: Path, commands: list[str]) -> None:
     ],
 )
 def test_a_command_that_fails_stops_the_job(run: Path, command: str, status: int, before: str) -> None:
-    found, output, errors = ran(run, "module purge", command, "echo not reached")
-    assert (found, output) == (1, "") and errors == before + f"{NAME}: `{command}` {STOPPED.format(status)}"
+    exit_status, output, errors = ran(run, "module purge", command, "echo not reached")
+    assert (exit_status, output) == (1, "") and errors == before + f"{NAME}: `{command}` {STOPPED.format(status)}"
 
 
 def test_modules_of_login_shells_are_found(run: Path) -> None:
@@ -102,5 +102,5 @@ def test_a_conda_environment_is_entered_with_its_activate_scripts(run: Path, mon
 
 
 def test_the_doctor_takes_the_python_of_a_container_for_meant() -> None:
-    process = {"python": "/usr", "words": "apptainer exec x.sif python"}
+    process = {"python": "/usr", "python_command": "apptainer exec x.sif python"}
     assert check_python_of_jobs([process]).message == "what the header says: apptainer exec x.sif python"

@@ -1,4 +1,4 @@
-"""A job's run folder: made once, found again, whatever the run is called and whatever is damaged."""
+"""A job's run folder: created once, found again, whatever the run is called and whatever is damaged."""
 
 from __future__ import annotations
 
@@ -177,13 +177,13 @@ def test_a_job_that_dies_while_its_folder_is_made_leaves_no_run(job: pytest.Monk
 def test_tasks_of_an_array_have_their_own_folders(job: pytest.MonkeyPatch, tmp_path: Path) -> None:
     flags = ["--logs_dir", str(tmp_path)]
     job.setenv("SLURM_ARRAY_JOB_ID", "17")
-    found = []
+    folders = []
     for task, number in (("0", "18"), ("1", "17")):
         job.setenv("SLURM_ARRAY_TASK_ID", task)
         job.setenv("SLURM_JOB_ID", number)
-        found.append(prepare(flags))
+        folders.append(prepare(flags))
     job.setenv("SLURM_RESTART_COUNT", "1")
-    assert prepare(flags) == found[1] != found[0]
+    assert prepare(flags) == folders[1] != folders[0]
 
 
 def test_a_job_goes_on_in_the_folder_of_another(job: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_the_end_of_an_attempt(
     assert main(["ended", str(folder.path), str(tmp_path / "no log"), str(status)]) == (0 if again else 1)
     (row,) = merge_attempts(read_rows(folder.attempts))
     assert row["cause"] == cause and (row.get("ended_on"), row.get("ended_rank")) == (who or (None, None))
-    assert sum("end" in found for found in read_rows(folder.attempts)) == 1
+    assert sum("end" in row for row in read_rows(folder.attempts)) == 1
 
 
 def test_slurm_knows_better_than_the_log(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,10 @@ class Accounts:
         self.programs = programs
         lines = "; ".join(f"echo '{name} = {value}'" for name, value in (CONFIG | config).items())
         partitions = "echo 'PartitionName=main Default=YES QoS=N/A'; echo 'PartitionName=gpu Default=NO QoS=big'"
-        chosen = "[[ $# == 3 ]] && echo 'PartitionName=gpu Default=NO QoS=big'"
-        programs.put("scontrol", f"if [[ $2 == config ]]; then {lines}; else {chosen} || {{ {partitions}; }}; fi")
+        gpu_partition = "[[ $# == 3 ]] && echo 'PartitionName=gpu Default=NO QoS=big'"
+        programs.put(
+            "scontrol", f"if [[ $2 == config ]]; then {lines}; else {gpu_partition} || {{ {partitions}; }}; fi"
+        )
         self.jobs()
         self.say()
 
@@ -37,9 +39,11 @@ class Accounts:
         self.programs.put("sacctmgr", both)
 
 
-def refused(rows: int, *lines: str, resources: tuple[str, ...] = (), jobs_of_a_row: int = 1) -> str:
+def refused(
+    rows: int, *lines: str, resources: tuple[str, ...] = (), jobs_of_a_row: int = 1, timeout: float = 5.0
+) -> str:
     try:
-        check_limits(lines, resources, rows, jobs_of_a_row)
+        check_limits(lines, resources, rows, jobs_of_a_row, timeout)
     except UserError as error:
         return str(error)
     return ""
@@ -57,8 +61,8 @@ def test_an_account(programs: Programs) -> None:
     assert refused(86, jobs_of_a_row=2) == f"The sweep would be 172 jobs, {sentence} at most 85 rows."
     accounts.jobs(*["lab|normal|main"] * 200)
     assert refused(1).endswith("of which 200 are taken: wait until some of them have ended.")
-    assert programs.told("sacctmgr")[0].startswith("--noheader --parsable2 --readonly show association user=")
-    assert "--array" in programs.told("squeue")[0], "each task of an array counts"
+    assert programs.calls("sacctmgr")[0].startswith("--noheader --parsable2 --readonly show association user=")
+    assert "--array" in programs.calls("squeue")[0], "each task of an array counts"
 
 
 def test_which_account_and_qos_it_would_be(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,12 +71,12 @@ def test_which_account_and_qos_it_would_be(programs: Programs, monkeypatch: pyte
     assert not refused(100), "it may be of either"
     for lines, resources in ((["#SBATCH --account=one -q two"], ()), ([], ("account=one", "qos=two"))):
         refused(100, *lines, resources=resources)
-        assert "account=one" in programs.told("sacctmgr")[-2] and "name=two" in programs.told("sacctmgr")[-1]
+        assert "account=one" in programs.calls("sacctmgr")[-2] and "name=two" in programs.calls("sacctmgr")[-1]
     monkeypatch.setenv("SBATCH_ACCOUNT", "three")
     refused(100, "#SBATCH --account=one")
-    assert "account=three" in programs.told("sacctmgr")[-1]
+    assert "account=three" in programs.calls("sacctmgr")[-1]
     refused(100, resources=("account=one",))
-    assert "account=one" in programs.told("sacctmgr")[-1]
+    assert "account=one" in programs.calls("sacctmgr")[-1]
 
 
 def test_a_qos_and_that_of_the_partition(programs: Programs) -> None:
@@ -87,17 +91,16 @@ def test_a_qos_and_that_of_the_partition(programs: Programs) -> None:
 
 
 @pytest.mark.parametrize("sacctmgr", ["exit 1", "exec sleep 60", "echo lab; echo 'x|y|z|w'; echo '||||'", "echo '|||'"])
-def test_what_does_not_answer_is_no_limit(programs: Programs, monkeypatch: pytest.MonkeyPatch, sacctmgr: str) -> None:
+def test_what_does_not_answer_is_no_limit(programs: Programs, sacctmgr: str) -> None:
     Accounts(programs)
-    monkeypatch.setattr("launch.resources.LIMIT_TIMEOUT_SECONDS", 0.3)
     programs.put("sacctmgr", sacctmgr)
-    assert not refused(9000)
+    assert not refused(9000, timeout=0.3)
 
 
 def test_a_cluster_that_enforces_nothing_is_not_asked(programs: Programs) -> None:
     accounts = Accounts(programs, AccountingStorageEnforce="none")
     accounts.say(r"lab|2||\n")
-    assert not refused(10_000) and not programs.told("sacctmgr")
+    assert not refused(10_000) and not programs.calls("sacctmgr")
     assert "10001 jobs, and MaxJobCount of the cluster allows 10000 at a time: cut the file" in refused(10_001)
     programs.put("scontrol", "exit 1")
     assert not refused(10_001)

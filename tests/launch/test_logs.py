@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from core.files import append_row
-from launch import logs as following
 from launch.__main__ import main
+from launch.logs import RunLog, follow
 from runs.process import ATTEMPT_MARK, attempt_mark
+from runs.run import Run
 from tests.launch.run_folders import Programs, began, ended, logs, programs, stamp, write_run
 
 __all__ = ["logs", "programs"]
@@ -23,7 +24,7 @@ def mark(ago: float, job: str = "") -> str:
     return f"== {stamp(ago)} on n1{f' as job {job}' if job else ''} ==\n"
 
 
-def told(capsys: pytest.CaptureFixture[str], logs: Path, *words: str) -> list[str]:
+def printed_lines(capsys: pytest.CaptureFixture[str], logs: Path, *words: str) -> list[str]:
     assert main(["logs", "--logs_dir", str(logs), "one", *words]) == 0
     return capsys.readouterr().out.splitlines()
 
@@ -49,7 +50,7 @@ def run(logs: Path) -> Path:
 
 
 def test_one_log_with_a_line_between_attempts(run: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = told(capsys, logs)
+    lines = printed_lines(capsys, logs)
     text = [line for line in lines if "────" not in line]
     assert text == ["first", "done", "in vain", "second", "third", "no end"], "what the job's log has is said once"
     marks = [line for line in lines if "────" in line]
@@ -57,16 +58,19 @@ def test_one_log_with_a_line_between_attempts(run: Path, logs: Path, capsys: pyt
     assert "attempt" not in marks[1], "it ended before it could begin an attempt"
     assert marks[2].startswith("──── attempt 2, ") and marks[2].endswith(", job 7, from step 5 ────")
     assert marks[3].startswith("──── attempt 3, ") and marks[3].endswith(", from step 8 ────") and "job" not in marks[3]
-    assert told(capsys, logs, "--attempt", "2")[1:] == ["second"]
-    assert told(capsys, logs, "--lines", "2") == ["third", "no end"] and told(capsys, logs, "--lines", "0") == []
+    assert printed_lines(capsys, logs, "--attempt", "2")[1:] == ["second"]
+    assert (
+        printed_lines(capsys, logs, "--lines", "2") == ["third", "no end"]
+        and printed_lines(capsys, logs, "--lines", "0") == []
+    )
 
 
 def test_another_process_has_a_log_of_its_own(run: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "rank_1.log").write_text(mark(895, "7") + "first of the second\n" + mark(95) + "third of the second\n")
-    shown = told(capsys, logs, "--rank", "1")
+    shown = printed_lines(capsys, logs, "--rank", "1")
     assert shown[0].startswith("──── attempt 1") and shown[1] == "first of the second"
     assert shown[2].startswith("──── attempt 3") and shown[3:] == ["third of the second"]
-    assert "second" in told(capsys, logs) and "first of the second" not in told(capsys, logs)
+    assert "second" in printed_lines(capsys, logs) and "first of the second" not in printed_lines(capsys, logs)
     assert main(["logs", "--logs_dir", str(logs), "one", "--rank", "2"]) == 2
     assert capsys.readouterr().err.endswith("has 0, 1.\n")
 
@@ -76,18 +80,18 @@ def test_a_log_wherever_sbatch_was_told_to_write_it(logs: Path, tmp_path: Path, 
     elsewhere.write_text("from before there were marks\n")
     run = write_run(logs, "one", began(1, job="7"), ended(1, "finished"), job={"job": "7", "log": str(elsewhere)})
     (run / "console.log").write_text("a copy\n")
-    assert told(capsys, logs)[1:] == ["from before there were marks"]
+    assert printed_lines(capsys, logs)[1:] == ["from before there were marks"]
     elsewhere.unlink()
-    assert told(capsys, logs)[1:] == ["a copy"]
+    assert printed_lines(capsys, logs)[1:] == ["a copy"]
 
 
 def test_what_submitit_kept_of_a_run_that_did_not_come_far(logs: Path, capsys: Any) -> None:
     run = write_run(logs, "one")
     (run / "submitit").mkdir()
     (run / "submitit" / "99_0_log.out").write_text("no module named torch\n")
-    assert told(capsys, logs)[1:] == ["no module named torch"]
+    assert printed_lines(capsys, logs)[1:] == ["no module named torch"]
     (run / "console.log").write_text("it came further\n")
-    assert told(capsys, logs)[1:] == ["it came further"]
+    assert printed_lines(capsys, logs)[1:] == ["it came further"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +99,7 @@ def test_what_submitit_kept_of_a_run_that_did_not_come_far(logs: Path, capsys: A
     [
         (["one", "--attempt", "4"], "--attempt is 4: choose 1 to 3."),
         (["one", "--lines", "-1"], "--lines is -1: give a number of at least 0."),
-        (["one", "--attempt", "1", "-f"], "--attempt and -f do not go together: an attempt that is followed"),
+        (["one", "--attempt", "1", "-f"], "--attempt and -f do not go together: -f follows the newest attempt;"),
         (["two"], "two_20261116-000002_000002 has no log yet: python -m launch why two_20261116-000002_000002"),
         (["two", "--attempt", "1"], "--attempt is 1: it has none yet."),
     ],
@@ -107,20 +111,18 @@ def test_mistakes(run: Path, logs: Path, capsys: Any, words: list[str], sentence
 
 
 def test_following_through_a_requeue_to_the_end(
-    logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(following, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(following, "SLURM_INTERVAL", 0.0)
     programs.queue("7|RUNNING|None|n1|main|N/A")
     run = write_run(logs, "one", submission={"state": "released", "job": "7", "time": stamp(100)}, job={"job": "7"})
     log, attempts = run / "slurm-7.log", run / "attempts.jsonl"
-    seen: list[str] = []
+    printed: list[str] = []
 
     def write() -> None:
         def until(words: str) -> None:
             deadline = time.monotonic() + 60
-            while words not in "".join(seen):  # a line may be read in two pieces
-                seen.append(capsys.readouterr().out)
+            while words not in "".join(printed):  # a line may be read in two pieces
+                printed.append(capsys.readouterr().out)
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
 
@@ -142,9 +144,9 @@ def test_following_through_a_requeue_to_the_end(
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert main(["logs", "-f", "--logs_dir", str(logs), "one"]) == 0
+    follow(Run(run), RunLog(Run(run)), poll_seconds=0.02, squeue_seconds=0.0)
     writer.join()
-    lines = ("".join(seen) + capsys.readouterr().out).splitlines()
+    lines = ("".join(printed) + capsys.readouterr().out).splitlines()
     assert [line for line in lines if "────" not in line] == ["first", "half a line", "second", "the end"]
     assert sum("────" in line for line in lines) == 2
 
@@ -163,16 +165,16 @@ def test_following_a_run_that_waits_does_not_ask_slurm_twice_a_second(
 
     monkeypatch.setattr("launch.logs.time.sleep", sleep)
     assert main(["logs", "-f", "--logs_dir", str(logs), "one"]) == 0
-    assert len(pauses) >= 20 and len(programs.told("squeue")) == 2, "at first, and when its folder says something else"
+    assert len(pauses) >= 20 and len(programs.calls("squeue")) == 2, "at first, and when its folder says something else"
 
 
 def test_the_mark_is_read_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     inside: Callable[[str, str], None] = monkeypatch.setenv
     for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
         monkeypatch.delenv(name, raising=False)
-    assert (found := ATTEMPT_MARK.fullmatch(attempt_mark())) and found["job"] is None
+    assert (match := ATTEMPT_MARK.fullmatch(attempt_mark())) and match["job"] is None
     inside("SLURM_JOB_ID", "9")
-    assert (found := ATTEMPT_MARK.fullmatch(attempt_mark())) and found["job"] == "9"
+    assert (match := ATTEMPT_MARK.fullmatch(attempt_mark())) and match["job"] == "9"
     inside("SLURM_ARRAY_JOB_ID", "7")
     inside("SLURM_ARRAY_TASK_ID", "3")
-    assert (found := ATTEMPT_MARK.fullmatch(attempt_mark())) and found["job"] == "7_3"
+    assert (match := ATTEMPT_MARK.fullmatch(attempt_mark())) and match["job"] == "7_3"

@@ -55,10 +55,10 @@ def test_it_stops_when_told_and_goes_on_later(launcher: Launcher) -> None:
     launcher.launch("queue", "add", *LONG.split(), "--seed", "-1", status=2)
     launcher.launch("queue", "add", *LONG.split())
     assert "1 job is in the queue\nthe queue runs" in launcher.launch("queue", "add", "echo", "add", "--logs_dir", "x")
-    wait("its start", lambda: len(launcher.begun("long")) == 1)
-    (begun,) = launcher.begun("long")
-    assert begun["session"] != os.getsid(0), "the end of a terminal is not its end"
-    assert begun["code"].startswith(str(launcher.runs()[0].path)), "it runs the code as it was"
+    wait("its start", lambda: len(launcher.starts("long")) == 1)
+    (start,) = launcher.starts("long")
+    assert start["session"] != os.getsid(0), "the end of a terminal is not its end"
+    assert start["code"].startswith(str(launcher.runs()[0].path)), "it runs the code as it was"
     output = launcher.launch("queue", "stop")
     assert "stopped; 2 jobs are left, and python -m launch queue continues with them" in output
     assert states(launcher) == ["waiting", "waiting"] and launcher.runs()[0].state == "interrupted"
@@ -67,32 +67,32 @@ def test_it_stops_when_told_and_goes_on_later(launcher: Launcher) -> None:
     )
     launcher.launch("queue")
     wait("its end", lambda: states(launcher) == ["done", "done"])
-    assert [row["first_step"] for row in launcher.begun("long")] == [0, 1], "it went on in its folder"
+    assert [row["first_step"] for row in launcher.starts("long")] == [0, 1], "it went on in its folder"
     assert queue_jobs(launcher.logs)[1].log.read_text() == "add --logs_dir x\n"
 
 
 def test_a_queue_that_is_killed_goes_on_and_does_not_begin_a_job_twice(launcher: Launcher) -> None:
     launcher.tell("waits", "long")
     launcher.launch("queue", "add", *LONG.split())
-    wait("its start", lambda: len(launcher.begun("long")) == 1)
+    wait("its start", lambda: len(launcher.starts("long")) == 1)
     os.kill(worker_of(launcher), signal.SIGKILL)
     wait("its death", lambda: "the queue does not run" in launcher.launch("queue", "status"))
     launcher.launch("queue")
     wait("the next one", lambda: "the queue runs" in launcher.launch("queue", "status"))
-    assert len(launcher.begun("long")) == 1, "the job of the one before it lives"
+    assert len(launcher.starts("long")) == 1, "the job of the one before it lives"
     os.killpg(queue_jobs(launcher.logs)[0].record["process"], signal.SIGKILL)  # as a reboot does
     wait("its end", lambda: states(launcher) == ["done"])
-    assert len(launcher.begun("long")) == 2 and launcher.runs()[0].state == "finished"
+    assert len(launcher.starts("long")) == 2 and launcher.runs()[0].state == "finished"
 
 
 def test_only_one_works(launcher: Launcher) -> None:
     launcher.tell("waits", "long")
     launcher.launch("queue", "add", *LONG.split())
-    wait("its start", lambda: len(launcher.begun("long")) == 1)
+    wait("its start", lambda: len(launcher.starts("long")) == 1)
     process = worker_of(launcher)
     launcher.launch("queue", "work")
     launcher.launch("queue", "start")
-    assert worker_of(launcher) == process and len(launcher.begun("long")) == 1
+    assert worker_of(launcher) == process and len(launcher.starts("long")) == 1
     launcher.launch("queue", "stop")
 
 

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import launch.drill_runner
 from core.files import append_row, write_json
-from launch.__main__ import main
+from launch.drill import drill
 from launch.random_drill import CLOCKS, LOCAL_KINDS, SLURM_KINDS, Interruption, InterruptionPool, LocalInterruptedRun
 from runs.run import Run
-from tests.conftest import TINY
+from tests.conftest import ROOT, TINY
 
 # A run without torch: it saves every 13 steps and when it is told to end, and goes on from what it saved last.
 STAND_IN = """\
@@ -22,9 +21,9 @@ from core.files import append_row, read_rows, write_text
 from runs.attempts import merge_attempts
 typed = sys.argv[1] == "--resume_training_ckpt"
 run = Path(sys.argv[2]).parent.parent if typed else Path(os.environ["EBT_JOB_RUN_DIR"])
-told = []
+signals = []
 for name in ("SIGUSR1", "SIGTERM", "SIGHUP", "SIGINT"):
-    signal.signal(getattr(signal, name), lambda number, frame: told.append(number))
+    signal.signal(getattr(signal, name), lambda number, frame: signals.append(number))
 saved = max([int(file.stem[5:]) for file in (run / "checkpoints").glob("step_*")], default=0)
 earlier = merge_attempts(read_rows(run / "attempts.jsonl"))
 def note(attempt, **more):
@@ -41,11 +40,11 @@ write_text(run / "metrics.jsonl", "".join(rows))
 attempt, step = 1 + len(earlier), saved
 note(attempt, start="x", first_step=saved)
 for step in range(saved, 150):
-    if told or step % 13 == 0:
+    if signals or step % 13 == 0:
         saved = step
         (run / "checkpoints" / f"step_{step:08}.ckpt").touch()
-    if told:
-        end(*(("stopped by hand", 130) if told[0] == signal.SIGINT else ("time limit", 75)))
+    if signals:
+        end(*(("stopped by hand", 130) if signals[0] == signal.SIGINT else ("time limit", 75)))
     if (run / "hang_in_the_drill").exists():
         (run / "hang_in_the_drill").unlink()
         end("hung", 75)
@@ -58,13 +57,11 @@ end("finished", 0)
 
 @pytest.fixture(autouse=True)
 def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.doctor.choose_cluster", lambda wanted: "local")
+    monkeypatch.setattr("launch.doctor.choose_cluster", lambda requested: "local")
 
 
-def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> None:
-    text = STAND_IN.replace("ROOT", repr(str(launch.drill_runner.ROOT))).replace("FAULT", fault)
-    (folder / "train_model.py").write_text(text)
-    monkeypatch.setattr("launch.drill_runner.ROOT", folder)
+def stand_in(folder: Path, fault: str = "") -> None:
+    (folder / "train_model.py").write_text(STAND_IN.replace("ROOT", repr(str(ROOT))).replace("FAULT", fault))
 
 
 def test_a_seed_draws_the_same_again() -> None:
@@ -76,19 +73,17 @@ def test_a_seed_draws_the_same_again() -> None:
 
 
 def test_one_that_came_too_late_comes_earlier_the_next_time() -> None:
-    deck = InterruptionPool(1, 0, LOCAL_KINDS)
-    drawn = deck.take()
-    assert drawn is not None and deck.take() is None
+    pool = InterruptionPool(1, 0, LOCAL_KINDS)
+    drawn = pool.take()
+    assert drawn is not None and pool.take() is None
     before = drawn.share
-    deck.put_back(drawn)
-    assert deck.take() is drawn and drawn.share < before
+    pool.put_back(drawn)
+    assert pool.take() is drawn and drawn.share < before
 
 
-def test_every_kind_is_survived(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stand_in(tmp_path, monkeypatch)
-    assert main(["drill", "--random", "12", "--seed", "8", "--logs_dir", str(tmp_path / "logs")]) == 0
+def test_every_kind_is_survived(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stand_in(tmp_path)
+    assert drill(["--random", "12", "--seed", "8", "--logs_dir", str(tmp_path / "logs")], root=tmp_path) == 0
     output = capsys.readouterr()
     assert output.out.startswith("12 interruptions, seed 8, on this machine; files in ")
     words = " ".join(output.out.split())
@@ -98,32 +93,35 @@ def test_every_kind_is_survived(
     assert list((tmp_path / "logs").iterdir()) == [], "nothing is left of it"
 
 
-def test_a_run_that_differs_is_told_with_the_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stand_in(tmp_path, monkeypatch, "+ 1e-9 * (attempt > 1)")
-    monkeypatch.setattr("launch.random_drill.LOCAL_KINDS", {"time limit (SIGUSR1)": ("USR1",)})
-    monkeypatch.setattr("launch.random_drill.CLOCKS", ("steps",))
-    assert main(["drill", "--random", "1", "--seed", "5", "--logs_dir", str(tmp_path / "logs")]) == 1
-    words = " ".join(capsys.readouterr().out.split())
+def seed_of_one_that_resumes() -> int:
+    """A seed whose first interruption comes in the first half of training and loses no step."""
+    for seed in range(10_000):
+        (drawn,) = InterruptionPool(1, seed, LOCAL_KINDS).remaining
+        if drawn.kind == "time limit (SIGUSR1)" and drawn.clock == "steps" and drawn.share < 0.5:
+            return seed
+    raise AssertionError("there is no such seed")
+
+
+def test_a_run_that_differs_is_told_with_the_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stand_in(tmp_path, "+ 1e-9 * (attempt > 1)")
+    seed = seed_of_one_that_resumes()
+    words = ["--random", "1", "--seed", str(seed), "--logs_dir", str(tmp_path / "logs")]
+    assert drill(words, root=tmp_path) == 1
+    output = " ".join(capsys.readouterr().out.split())
     (work_dir,) = (tmp_path / "logs").iterdir()
-    assert ": 1 failed. fail: run_1: step " in words and ": train_loss is 0." in words
-    assert f"The runs and their logs are kept in {work_dir}; again: --random 1 --seed 5." in words
+    assert ": 1 failed. fail: run_1: step " in output and ": train_loss is 0." in output
+    assert f"The runs and their logs are kept in {work_dir}; again: --random 1 --seed {seed}." in output
 
 
-def test_a_run_that_does_not_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train_model.py").write_text("raise SystemExit('no memory')")
-    monkeypatch.setattr("launch.drill_runner.ROOT", tmp_path)
-    assert main(["drill", "--random", "2", "--logs_dir", str(tmp_path / "logs")]) == 1
+    assert drill(["--random", "2", "--logs_dir", str(tmp_path / "logs")], root=tmp_path) == 1
     assert "fail: uninterrupted: it did not finish: no memory" in capsys.readouterr().out
 
 
-def test_an_end_that_no_signal_explains_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_that_no_signal_explains_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "train_model.py").write_text("raise SystemExit('a bug')")
-    monkeypatch.setattr("launch.drill_runner.ROOT", tmp_path)
-    session = LocalInterruptedRun(tmp_path, "run_1", [])
+    session = LocalInterruptedRun(tmp_path, "run_1", [], root=tmp_path)
     session.begin()
     assert session.process.wait() == 1
     session.resume(Interruption("preempted (SIGTERM)", "start", 0.5))
@@ -142,12 +140,9 @@ def test_what_attempts_say_is_judged(tmp_path: Path) -> None:
     assert session.check(Run(folder)) == "attempts.jsonl says 'error: ValueError' of attempt 2"
 
 
-def test_real_runs(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("launch.random_drill.STEPS", 40)
+def test_real_runs(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*TINY, "--dataset_name", "text", "--dataset_dir", str(corpus), "--save_top_k_ckpts", "0"]
-    status = main(["drill", "--random", "4", "--seed", "549", *flags, "--logs_dir", str(tmp_path)])
+    status = drill(["--random", "4", "--seed", "549", *flags, "--logs_dir", str(tmp_path)], random_steps=40)
     output = capsys.readouterr()
     assert status == 0, output
     assert "4 interruptions of " in output.out and "the same, bit for bit" in output.out

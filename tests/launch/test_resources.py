@@ -54,7 +54,7 @@ def test_they_win_over_what_says_the_same_in_another_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("options", "sentence"),
     [
         ("--nodes=2 --ntasks-per-node=4 --gres=gpu:a100:4", ""),
         ("-N2 -n 8 --ntasks-per-node=4 --gpus-per-node=4", ""),
@@ -78,7 +78,7 @@ def test_they_win_over_what_says_the_same_in_another_way() -> None:
         ("-n3 --ntasks-per-node=2", "--ntasks is 3 and --ntasks-per-node is 2: nodes need the same number of proc"),
         (
             "-N2 -n4 --ntasks-per-node=1",
-            "--ntasks is 4, and --nodes=2 with --ntasks-per-node=1 have place for 2: write --nodes=2 and "
+            "--ntasks is 4, and --nodes=2 with --ntasks-per-node=1 have room for 2: write --nodes=2 and "
             "--ntasks-per-node=2, and leave --ntasks out.",
         ),
         (
@@ -93,8 +93,8 @@ def test_they_win_over_what_says_the_same_in_another_way() -> None:
         ("--nodes=2 --gpus=3", "--gpus is 3 and --nodes is 2: nodes need the same number of GPUs each; write --gpus-"),
     ],
 )
-def test_processes_and_gpus_that_do_not_fit(asked: str, sentence: str) -> None:
-    lines = [f"#SBATCH {asked} # remark"]
+def test_processes_and_gpus_that_do_not_fit(options: str, sentence: str) -> None:
+    lines = [f"#SBATCH {options} # remark"]
     if not sentence:
         check_placement(lines, Trainer())
         return
@@ -116,9 +116,9 @@ def test_the_lines_are_read_as_sbatch_reads_them() -> None:
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Launcher:
-    """A Slurm that takes everything and notes what sbatch is told."""
+    """A Slurm that accepts everything and records the calls of sbatch."""
     launcher = Launcher(tmp_path / "launcher")
-    launcher.program("sbatch", f'echo "$@" >> {shlex.quote(str(launcher.programs))}/told; echo Submitted batch job 7')
+    launcher.program("sbatch", f'echo "$@" >> {shlex.quote(str(launcher.programs))}/calls; echo Submitted batch job 7')
     launcher.program("squeue", "")
     launcher.program("scontrol", "true")
     return launcher
@@ -126,18 +126,18 @@ def slurm(tmp_path: Path) -> Launcher:
 
 def test_every_door_takes_them_and_resubmit_keeps_them(slurm: Launcher) -> None:
     own = ["--slurm", "nodes=2", "--slurm=time=3:00"]
-    slurm.program("sbatch", f'echo "$@" >> {shlex.quote(str(slurm.programs))}/told; echo 7')
+    slurm.program("sbatch", f'echo "$@" >> {shlex.quote(str(slurm.programs))}/calls; echo 7')
     slurm.execute("local_cpu", SCRIPT, *own, "--run_name", "one")
     first = slurm.run_named("one")
-    made = (first.path / "job_script.slurm").read_text()
-    assert "# asked for with --slurm:\n#SBATCH --nodes=2\n#SBATCH --time=3:00\n" in made
-    assert "--nodes=1" not in made and "--time=02" not in made
+    script = (first.path / "job_script.slurm").read_text()
+    assert "# asked for with --slurm:\n#SBATCH --nodes=2\n#SBATCH --time=3:00\n" in script
+    assert "--nodes=1" not in script and "--time=02" not in script
     assert first.submission["slurm"] == ["nodes=2", "time=3:00"] and first.submission["header"] == "local_cpu"
-    told = (slurm.programs / "told").read_text().splitlines()
-    assert told[0] == "--test-only --nodes=2 --time=3:00", "they win over SBATCH_* of the environment, too"
-    assert told[1].startswith("--hold --parsable --nodes=2 --time=3:00 ")
+    calls = (slurm.programs / "calls").read_text().splitlines()
+    assert calls[0] == "--test-only --nodes=2 --time=3:00", "they win over SBATCH_* of the environment, too"
+    assert calls[1].startswith("--hold --parsable --nodes=2 --time=3:00 ")
     assert "resumes from step 0" in slurm.launch("requeue", "one")
-    assert (slurm.programs / "told").read_text().splitlines()[2:] == told
+    assert (slurm.programs / "calls").read_text().splitlines()[2:] == calls
     slurm.launch("resubmit", "one", "--slurm", "time=4:00", "--set", "run_name=two")
     second = slurm.run_named("two")
     assert second.submission["slurm"] == ["nodes=2", "time=4:00"]
@@ -147,15 +147,15 @@ def test_every_door_takes_them_and_resubmit_keeps_them(slurm: Launcher) -> None:
 def test_submit_and_sweep(slurm: Launcher) -> None:
     slurm.launch("submit", "--slurm", "mem_per_cpu=2G", "--header", "local_cpu", "--run_name", "one")
     run = slurm.run_named("one")
-    made = (run.path / "job_script.slurm").read_text()
-    assert "#SBATCH --mem-per-cpu=2G\n" in made and "--mem=" not in made and run.submission["slurm"]
-    assert "--hold --mem-per-cpu=2G " in (slurm.programs / "told").read_text()
-    slurm.program("sbatch", f'echo "$@" >> {shlex.quote(str(slurm.programs))}/told; echo 7')
+    script = (run.path / "job_script.slurm").read_text()
+    assert "#SBATCH --mem-per-cpu=2G\n" in script and "--mem=" not in script and run.submission["slurm"]
+    assert "--hold --mem-per-cpu=2G " in (slurm.programs / "calls").read_text()
+    slurm.program("sbatch", f'echo "$@" >> {shlex.quote(str(slurm.programs))}/calls; echo 7')
     file = slurm.file("two.yaml", "base: {no_wandb: true}\ngrid: {seed: [1, 2]}\n")
     slurm.launch("sweep", file, "--slurm", "partition=fast")
     (array,) = slurm.logs.glob("sweeps/*/array0/array.slurm")
     assert "#SBATCH --partition=fast\n" in array.read_text()
-    assert "--hold --parsable --partition=fast --array=0-1 " in (slurm.programs / "told").read_text()
+    assert "--hold --parsable --partition=fast --array=0-1 " in (slurm.programs / "calls").read_text()
     sweep = slurm.run_named("two-seed=2")
     assert sweep.submission["slurm"] == ["partition=fast"]
     assert "--partition=fast" in (sweep.path / "job_script.slurm").read_text()

@@ -42,8 +42,8 @@ def resubmit(checkout: Checkout, *words: str, status: int = 0) -> str:
 
 
 def other(checkout: Checkout, first: Path) -> Path:
-    (found,) = (run for run in (checkout.logs / "runs").iterdir() if run != first)
-    return found
+    (new_run,) = (run for run in (checkout.logs / "runs").iterdir() if run != first)
+    return new_run
 
 
 def test_the_same_code_and_settings_with_a_change(checkout: Checkout) -> None:
@@ -102,10 +102,10 @@ def test_a_run_of_this_machine_runs_here_and_now(checkout: Checkout) -> None:
     (first / "code").rename(shared)
     (first / "code").symlink_to(shared)
     resubmit(checkout, "here")
-    heard = json.loads((other(checkout, first) / "heard.json").read_bytes())
-    assert heard["code"].startswith(str(other(checkout, first) / "code"))
+    received = json.loads((other(checkout, first) / "received.json").read_bytes())
+    assert received["code"].startswith(str(other(checkout, first) / "code"))
     assert json.loads((other(checkout, first) / "code.json").read_bytes()) == {"commit": "abc"}
-    assert "EBT_LINEAGE" not in heard["env"], "what it starts itself is not resubmitted"
+    assert "EBT_LINEAGE" not in received["env"], "what it starts itself is not resubmitted"
 
 
 def test_a_run_without_a_snapshot_takes_the_checkout(checkout: Checkout) -> None:
@@ -161,7 +161,7 @@ def test_the_last_change_counts(first: dict[str, str], second: dict[str, str]) -
     config = parse_command_line(
         with_changes(words, read_setting_changes([f"{name}={value}" for name, value in second.items()]))
     )
-    wanted = {"max_steps": "7", "no_wandb": "true", "deterministic": "false", "run_name": "default"} | first | second
-    assert config.trainer.max_steps == int(wanted["max_steps"]) and config.run.run_name == wanted["run_name"]
-    assert config.logging.no_wandb == (wanted["no_wandb"] == "true")
-    assert config.trainer.deterministic == (wanted["deterministic"] == "true")
+    expected = {"max_steps": "7", "no_wandb": "true", "deterministic": "false", "run_name": "default"} | first | second
+    assert config.trainer.max_steps == int(expected["max_steps"]) and config.run.run_name == expected["run_name"]
+    assert config.logging.no_wandb == (expected["no_wandb"] == "true")
+    assert config.trainer.deterministic == (expected["deterministic"] == "true")

@@ -64,7 +64,7 @@ AFTER = {"after": {"run": "first_1_2", "if": "finished"}}
         ([], SENT, "7|CANCELLED|None||main|HOUR_AGO", "cancelled"),
         ([], SENT, "7|FAILED|None|n1|main|HOUR_AGO", "failed"),
         ([], SENT, "7|TIMEOUT|None|n1|main|HOUR_AGO", "interrupted: TIMEOUT"),
-        ([], SENT, "8|PENDING|Priority||main|N/A", "lost: its job left the queue without a word"),
+        ([], SENT, "8|PENDING|Priority||main|N/A", "lost: its job left the queue and recorded nothing"),
         ([], {"state": "failed", "error": "no"}, "", "not submitted"),
         ([], {"state": "cancelled", "time": stamp()}, "", "cancelled"),
         ([FIRST], SENT, "7|RUNNING|None|n1|main|HOUR_AGO", "silent for 11m"),
@@ -73,7 +73,7 @@ AFTER = {"after": {"run": "first_1_2", "if": "finished"}}
         ([FIRST, ended(1, "out of memory or killed")], SENT, "7|FAILED|None|n1|main|HOUR_AGO",
          "killed: perhaps out of memory"),
         ([FIRST], SENT | {"time": FIRST["start"]}, "", "killed"),
-        ([FIRST], SENT | {"time": stamp()}, "", "lost: its job left the queue without a word"),
+        ([FIRST], SENT | {"time": stamp()}, "", "lost: its job left the queue and recorded nothing"),
         ([FIRST], SENT, "7|SUSPENDED|None|n1|main|HOUR_AGO", "suspended"),
         ([FIRST], SENT, "7|NODE_FAIL|None|n1|main|HOUR_AGO", "killed"),
         ([FIRST], SENT, "7|OUT_OF_MEMORY|None|n1|main|HOUR_AGO", "out of memory"),
@@ -112,7 +112,7 @@ def test_a_task_of_an_array_is_its_own_job(logs: Path, programs: Programs, capsy
     write_run(logs, "one", began(1, job="21"), ended(1, "requeued"), job=job)
     values = row(capsys, logs)
     assert (values["job"], values["state"], values["detail"]) == ("17_3", "queued again", "Resources")
-    assert "--array" in programs.told("squeue")[0]
+    assert "--array" in programs.calls("squeue")[0]
 
 
 def test_the_same_number_on_another_cluster_is_another_job(
@@ -210,7 +210,7 @@ def test_slurm_is_not_asked_where_no_run_needs_it(logs: Path, programs: Programs
     programs.queue()
     write_run(logs, "one", began(1), ended(1, "finished"), submission=SENT)
     write_run(logs, "two", began(1), ended(1, "killed"), number=1)
-    assert "Slurm" not in shown_by(capsys, logs) and not programs.told("squeue")
+    assert "Slurm" not in shown_by(capsys, logs) and not programs.calls("squeue")
 
 
 def test_a_controller_that_is_down(logs: Path, programs: Programs, capsys: Any, monkeypatch: Any) -> None:
@@ -371,7 +371,7 @@ def test_watching_asks_slurm_every_30_seconds_for_all_runs_at_once(
     monkeypatch.setattr("launch.status.time.sleep", sleep)
     monkeypatch.setattr("time.time", lambda: clock() + 5 * len(pauses))
     looks = shown_by(capsys, logs, "--watch").split("run    ")[1:]
-    assert len(looks) == 8 and len(programs.told("squeue")) == 2 and clock() - start < 20
+    assert len(looks) == 8 and len(programs.calls("squeue")) == 2 and clock() - start < 20
     assert "Slurm's answer is 25 s old (asked every 30 s, run folders every 5 s)" in looks[5]
     assert "Slurm's answer is 0 s old" in looks[6]
     assert looks[1].count("waiting: Priority") == 2

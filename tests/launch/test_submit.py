@@ -34,10 +34,10 @@ def test_in_the_background_of_this_machine(launcher: Launcher) -> None:
     assert f"follow  python -m launch logs {run.name} -f\n" in output
     assert {file.name for file in run.iterdir()} >= RECORD
     wait("its end", lambda: launcher.runs()[0].state == "finished")
-    (begun,) = launcher.begun("$(touch gone) it's")
-    assert begun["cuda"] == "1,3", "submitit would have hidden them"
-    assert begun["session"] != os.getsid(0), "the end of a terminal is not its end"
-    assert begun["code"].startswith(str(run / "code")) and "job" not in begun
+    (start,) = launcher.starts("$(touch gone) it's")
+    assert start["cuda"] == "1,3", "submitit would have hidden them"
+    assert start["session"] != os.getsid(0), "the end of a terminal is not its end"
+    assert start["code"].startswith(str(run / "code")) and "job" not in start
     assert launcher.submission()["state"] == "here" and str(launcher.submission()["process"]) in output
     assert (run / "command.txt").read_text().startswith("python -m launch submit job_scripts/")
     assert not list(launcher.root.rglob("gone"))
@@ -46,7 +46,7 @@ def test_in_the_background_of_this_machine(launcher: Launcher) -> None:
 def test_without_gpus_chosen_all_are_seen(launcher: Launcher) -> None:
     launcher.launch("submit", "--cluster", "local", "--run_name", "all")
     wait("its end", lambda: launcher.runs()[0].state == "finished")
-    assert launcher.begun("all")[0]["cuda"] is None
+    assert launcher.starts("all")[0]["cuda"] is None
 
 
 def test_it_does_not_hold_the_terminal_and_is_told_to_end_by_a_signal(launcher: Launcher) -> None:
@@ -54,7 +54,7 @@ def test_it_does_not_hold_the_terminal_and_is_told_to_end_by_a_signal(launcher: 
     command = [sys.executable, "-m", "launch", "submit", "--cluster", "local", "--run_name", "long"]
     piped = shlex.join(command) + " | cat"  # cat ends when nobody has the other end of the pipe any more
     subprocess.run(["bash", "-c", piped], cwd=launcher.root, env=launcher.environment(), timeout=60, check=True)
-    wait("its start", lambda: bool(launcher.begun("long")))
+    wait("its start", lambda: bool(launcher.starts("long")))
     os.kill(launcher.submission()["process"], 15)
     wait("its end", lambda: launcher.runs()[0].state == "interrupted")
 
@@ -97,15 +97,14 @@ def test_mistakes(launcher: Launcher, words: list[str], sentence: str) -> None:
 
 @pytest.fixture
 def slurm(launcher: Launcher) -> Launcher:
-    """A Slurm that takes everything and notes what it is told."""
+    """A Slurm that accepts everything and records its calls."""
     folder = shlex.quote(str(launcher.programs))
     tested = "echo 'sbatch: Job 7 to start at 2020-01-01T00:00:00 using 1 processors on nodes n1 in partition main' >&2"
-    note = (
-        f'echo "$@" >> {folder}/told; [[ $1 != --test-only ]] || {{ {tested}; exit; }}; cp "${{@: -1}}" {folder}/script'
-    )
+    note = f'echo "$@" >> {folder}/calls; [[ $1 != --test-only ]] || {{ {tested}; exit; }}'
+    note += f'; cp "${{@: -1}}" {folder}/script'
     launcher.program("sbatch", f'{note}; [[ "$*" == *--parsable* ]] && echo 7 || echo "Submitted batch job 7"')
     launcher.program("squeue", "")
-    launcher.program("scontrol", f'echo "$@" >> {folder}/told; [[ $1 != show ]] || echo "MaxArraySize = 2001"')
+    launcher.program("scontrol", f'echo "$@" >> {folder}/calls; [[ $1 != show ]] || echo "MaxArraySize = 2001"')
     launcher.program("srun", "")
     return launcher
 
@@ -114,13 +113,13 @@ def test_held_noted_released(slurm: Launcher) -> None:
     output = slurm.launch("submit", "--header", "local_cpu", "--run_name", "mine")
     run = slurm.run
     assert f"job id  7\nlog     {run / 'slurm-7.log'}\nstart   now, on n1\nfollow  " in output
-    told = (slurm.programs / "told").read_text().splitlines()
-    assert told[:2] == ["show config", "--test-only"] and told[2].startswith("--hold ") and told[3:] == ["release 7"]
+    calls = (slurm.programs / "calls").read_text().splitlines()
+    assert calls[:2] == ["show config", "--test-only"] and calls[2].startswith("--hold ") and calls[3:] == ["release 7"]
     assert slurm.submission()["state"] == "released" and slurm.submission()["header"] == "local_cpu"
     script = (slurm.programs / "script").read_text()
     assert [line for line in script.splitlines() if line.startswith("#SBATCH")] == [
         line for line in (run / "job_script.slurm").read_text().splitlines() if line.startswith("#SBATCH")
-    ], "what is asked of Slurm is what the record says"
+    ], "what Slurm is asked for is what the record says"
     assert script.splitlines()[-1].startswith("exec "), "no process stands between Slurm and the run"
     assert (run / "submitit" / "7_submitted.pkl").is_file()
 
@@ -130,34 +129,34 @@ def test_without_a_header_it_is_submitted_again_as_it_was(slurm: Launcher) -> No
     first = slurm.run_named("usual")
     assert first.submission["header"] is None, "what train.slurm asks for is no header"
     assert "resumes from step 0" in slurm.launch("requeue", first.run_id)
-    assert (slurm.programs / "told").read_text().splitlines()[-2].endswith(f"{first.run_id}/job_script.slurm")
+    assert (slurm.programs / "calls").read_text().splitlines()[-2].endswith(f"{first.run_id}/job_script.slurm")
     output = slurm.launch("resubmit", first.run_id, "--set", "max_steps=7")
     (second,) = (run for run in slurm.runs() if run.run_id != first.run_id)
     assert second.run_id in output and "job id  7" in output
     assert (second.settings["max_steps"], second.settings["seed"]) == (7, 5)
     assert second.submission["cluster"] == "slurm" and second.read("lineage.json")["parent"] == first.run_id
-    asked = [
+    options = [
         [line for line in (run.path / "job_script.slurm").read_text().splitlines() if line.startswith("#SBATCH")]
         for run in (first, second)
     ]
-    assert [line.replace(first.run_id, second.run_id) for line in asked[0]] == asked[1]
+    assert [line.replace(first.run_id, second.run_id) for line in options[0]] == options[1]
     assert slurm.launch("resubmit", first.run_id, "--dry_run").count("#SBATCH --time=") == 1
 
 
 def test_what_ran_in_the_background_goes_on_and_runs_again_there(launcher: Launcher) -> None:
     launcher.tell("waits", "back")
     launcher.launch("submit", "--cluster", "local", "--run_name", "back")
-    wait("its start", lambda: bool(launcher.begun("back")))
+    wait("its start", lambda: bool(launcher.starts("back")))
     launcher.launch("cancel", "back")
     output = launcher.launch("requeue", "back", more={"SLURM_JOB_ID": "9", "EBT_JOB_RUN_DIR": "/elsewhere"})
     assert "started again as process " in output and "it resumes from step 1." in output
     wait("its end", lambda: launcher.runs()[0].state == "finished")
-    assert len(launcher.begun("back")) == 2 and "job" not in launcher.begun("back")[1]
+    assert len(launcher.starts("back")) == 2 and "job" not in launcher.starts("back")[1]
     (first,) = launcher.runs()
     output = launcher.launch("resubmit", "back")
     (again,) = (run for run in launcher.runs() if run.run_id != first.run_id)
     assert "process " in output
-    wait("its start", lambda: bool(launcher.begun("back")))
+    wait("its start", lambda: bool(launcher.starts("back")))
     launcher.launch("cancel", again.run_id)
 
 

@@ -134,9 +134,9 @@ def test_rows_reach_a_run_as_they_were_written(tmp_path: Path, values: list[str]
 
 def test_the_examples_of_the_page(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "sweeps.md").read_text()
-    found = re.findall(r"^```(yaml|csv)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    examples = re.findall(r"^```(yaml|csv)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     rows = []
-    for kind, text in found:
+    for kind, text in examples:
         (tmp_path / f"lr.{kind}").write_text(text)
         rows.append(plan_rows(read_sweep(tmp_path / f"lr.{kind}"), tmp_path))
     assert [len(each) for each in rows] == [6, 4, 2]
@@ -204,7 +204,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path, sentence in {
         tmp_path / "no.yaml": "there is no such file; give a YAML or CSV file.",
         tmp_path / "mine.yaml": "it is not a UTF-8 text; give a YAML or CSV file.",
-        tmp_path: "it cannot be read (Is a directory).",
+        tmp_path: "it cannot be read (Is a directory); check the path and its permissions.",
     }.items():
         with pytest.raises(UserError) as error:
             read_sweep(path)
@@ -275,7 +275,7 @@ def test_each_ebt_has_a_twin(tmp_path: Path) -> None:
 # -- the runs there are ----------------------------------------------------------------------------------------------
 
 
-def make_run(logs: Path, name: str, flags: list[str], cause: str | None, kept: bool = True) -> Path:
+def make_run(logs: Path, name: str, flags: list[str], cause: str | None, has_script: bool = True) -> Path:
     """A run's folder; cause: how its attempt ended, None if it never began."""
     run = logs / "runs" / f"{name}_20260101-000000_{name}"
     (run / "code").mkdir(parents=True)
@@ -283,7 +283,7 @@ def make_run(logs: Path, name: str, flags: list[str], cause: str | None, kept: b
         ["--model_size", "4xs", *flags, "--run_name", name, "--no_wandb", "--logs_dir", str(logs)]
     )
     (run / "config.json").write_text(json.dumps(to_dict(config)))
-    if kept:
+    if has_script:
         (run / "job_script.slurm").write_text("")
     if cause:
         rows = [
@@ -297,7 +297,7 @@ def make_run(logs: Path, name: str, flags: list[str], cause: str | None, kept: b
 def test_what_happens_to_rows_whose_runs_there_are(tmp_path: Path) -> None:
     causes = ["finished", "error: ValueError", "diverged", "preempted", "cancelled", "killed", None]
     runs = [make_run(tmp_path, f"r{seed}", ["--seed", str(seed)], cause) for seed, cause in enumerate(causes)]
-    plain = make_run(tmp_path, "plain", ["--seed", "90"], "preempted", kept=False)
+    plain = make_run(tmp_path, "plain", ["--seed", "90"], "preempted", has_script=False)
     queued = make_run(tmp_path, "queued", ["--seed", "91"], None)
     (tmp_path / "runs" / "broken").mkdir()
     (tmp_path / "runs" / "broken" / "config.json").write_text('{"trainer": {"seed": {}}}')
@@ -320,12 +320,12 @@ def test_what_happens_to_rows_whose_runs_there_are(tmp_path: Path) -> None:
 def test_a_run_is_known_by_its_settings_and_not_by_its_name(tmp_path: Path) -> None:
     make_run(tmp_path, "other", ["--seed", "1", "--wandb_tags", "a"], "finished")
     make_run(tmp_path, "drawn", ["--is_random_seed", "--max_steps", "7"], "finished")
-    asked = [
+    row_flags = [
         {"seed": "1", "run_name": "mine"},
         {"seed": "1", "max_steps": "8"},
         {"is_random_seed": "true", "max_steps": "7"},
     ]
-    rows = plan_rows(sweep_of(*asked), tmp_path)
+    rows = plan_rows(sweep_of(*row_flags), tmp_path)
     compare_with_runs(rows, tmp_path, set())
     assert [row.action for row in rows] == ["done", "new", "done"]
 
@@ -340,10 +340,10 @@ def launcher(tmp_path: Path) -> Launcher:
 
 def states(launcher: Launcher) -> dict[str, list[str]]:
     """Of all runs of each name, in the order in which they were made."""
-    found: dict[str, list[str]] = {}
+    states_by_name: dict[str, list[str]] = {}
     for run in launcher.runs():
-        found.setdefault(run.name, []).append(run.state)
-    return found
+        states_by_name.setdefault(run.name, []).append(run.state)
+    return states_by_name
 
 
 def test_a_sweep_on_this_machine(launcher: Launcher) -> None:
@@ -359,8 +359,8 @@ def test_a_sweep_on_this_machine(launcher: Launcher) -> None:
     wait("the runs", lambda: states(launcher) == {"lr-seed=1": ["finished"], "lr-seed=2": ["failed"]})
     first, second = launcher.run_named("lr-seed=1"), launcher.run_named("lr-seed=2")
     wait("the evaluation", (first.path / "evaluated").exists)
-    assert launcher.begun("lr-seed=1")[0]["argv"][-2:] == ["--logs_dir", str(launcher.logs)]
-    assert f"--dataset_dir={launcher.root / 'texts'}" in launcher.begun("lr-seed=1")[0]["argv"]
+    assert launcher.starts("lr-seed=1")[0]["argv"][-2:] == ["--logs_dir", str(launcher.logs)]
+    assert f"--dataset_dir={launcher.root / 'texts'}" in launcher.starts("lr-seed=1")[0]["argv"]
     assert (first.path / "code").resolve() == (second.path / "code").resolve(), "one snapshot for all"
     record = {
         "config.json",

@@ -17,7 +17,7 @@ from tests.launch.run_folders import Programs, began, ended, logs, programs, sta
 __all__ = ["logs", "programs"]
 
 
-def told(capsys: pytest.CaptureFixture[str], logs: Path, name: str = "one") -> list[str]:
+def report_of(capsys: pytest.CaptureFixture[str], logs: Path, name: str = "one") -> list[str]:
     assert main(["why", "--logs_dir", str(logs), name]) == 0
     return capsys.readouterr().out.splitlines()
 
@@ -29,7 +29,7 @@ def test_each_attempt_is_a_sentence(logs: Path, programs: Programs, capsys: pyte
     attempts = [began(1, 100, job="7", nodes="n1"), ended(1, "preempted", 40), began(2, 30) | second]
     attempts += [ended(2, "time limit", 0, steps_lost=0)]
     run = write_run(logs, "one", *attempts, job={"job": "7"})
-    lines = told(capsys, logs)
+    lines = report_of(capsys, logs)
     assert lines[0] == f"{run.name} is queued again: Resources."
     assert lines[1].startswith("Attempt 1 started ") and lines[1].endswith(
         " on n1 as job 7 from step 0 and was preempted by a more urgent job after 1m 00s at step 9; 3 steps were lost."
@@ -57,7 +57,7 @@ def test_each_attempt_is_a_sentence(logs: Path, programs: Programs, capsys: pyte
         ("BeginTime", "its time to begin has not come"),
         ("PartitionTimeLimit", "it asks for more time than the partition gives: lower --time"),
         ("DependencyNeverSatisfied", "the job it depends on did not end as it had to, so it will never start"),
-        ("SomethingNew", "Slurm's own word for it"),
+        ("SomethingNew", "see JOB REASON CODES of man squeue"),
     ],
 )
 def test_reasons(reason: str, words: str) -> None:
@@ -67,13 +67,13 @@ def test_reasons(reason: str, words: str) -> None:
 
 def test_a_submission_that_failed(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(logs, "one", submission={"state": "failed", "error": "sbatch refused the job (Invalid partition)"})
-    assert told(capsys, logs) == [
+    assert report_of(capsys, logs) == [
         f"{run.name} is not submitted.",
         "Its submission failed: sbatch refused the job (Invalid partition).",
         f"next: correct what is wrong, then python -m launch resubmit {run.name} --logs_dir {logs}",
     ]
     (run / "submission.json").write_text('{"state": "submitting"}')
-    assert told(capsys, logs)[1].startswith("Its submission was broken off; squeue --name=one_2026")
+    assert report_of(capsys, logs)[1].startswith("Its submission was broken off; squeue --name=one_2026")
 
 
 def test_an_error_is_shown_with_what_the_run_noticed(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +87,7 @@ def test_an_error_is_shown_with_what_the_run_noticed(logs: Path, capsys: pytest.
     )
     (run / "alarms.jsonl").write_text(json.dumps({"step": 3, "text": "the loss\nrises", "advice": "lower it"}) + "\n")
     (run / "divergence.jsonl").write_text(json.dumps({"step": 4, "what": "NaN"}) + "\n")
-    assert told(capsys, logs)[2:] == [
+    assert report_of(capsys, logs)[2:] == [
         *("The end of its log says:", "  Traceback (most recent call last):", "    File y, line 2", "      raise"),
         "  ValueError: no",
         "Alarm at step 3: 'the loss\\nrises' (lower it)",
@@ -102,18 +102,18 @@ def test_a_command_that_would_fail_again_is_not_proposed(logs: Path, capsys: pyt
     run = write_run(logs, "one", began(1), ended(1, f"refused: {wrong}"))
     (run / "command.txt").write_text("python train_model.py --dataset_name jsonl\n")
     (run / "console.log").write_text(f"{wrong}\n")
-    lines = told(capsys, logs)
+    lines = report_of(capsys, logs)
     assert lines[0] == f"{run.name} is failed: --text_field is 'text'."
     assert lines[1].endswith(f": {wrong}")
     assert lines[2:] == [f"next: python -m launch resubmit {run.name} --logs_dir {logs} --set text_field=…"]
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "step_00000005.ckpt").touch()
     saved = f"{run}/checkpoints/step_00000005.ckpt"
-    assert told(capsys, logs)[2:] == [
+    assert report_of(capsys, logs)[2:] == [
         f"next: python train_model.py --dataset_name jsonl --resume_training_ckpt {saved} --text_field=…"
     ]
     write_run(logs, "one", began(1), ended(1, "refused: a.jsonl:2 is not JSON (…): each line must be one."), number=2)
-    assert told(capsys, logs)[2].startswith("next: correct what is wrong, then ")
+    assert report_of(capsys, logs)[2].startswith("next: correct what is wrong, then ")
 
 
 def test_a_command_of_the_header_that_failed(
@@ -123,7 +123,7 @@ def test_a_command_of_the_header_that_failed(
     run = write_run(logs, "one", began(1, 100), ended(1, f"refused: {sentence}"))
     again = f"python -m launch resubmit {run.name} --logs_dir {logs}"
     expected = f"next: correct job_scripts/headers/ours.slurm, then {again} --header ours"
-    assert told(capsys, logs)[-1] == expected, "its own script would fail again"
+    assert report_of(capsys, logs)[-1] == expected, "its own script would fail again"
 
 
 def test_a_mistake_that_only_the_log_tells(logs: Path, programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_a_mistake_that_only_the_log_tells(logs: Path, programs: Programs, capsy
         f"run folder  {run}\n--dataset_dir is 'x': no such folder.\nsrun: error: n1: task 0: Exited with exit code 2\n"
         "train_model.py ended with status 2\n"
     )
-    lines = told(capsys, logs)
+    lines = report_of(capsys, logs)
     assert lines[0] == f"{run.name} is failed." and lines[1] == "It ended before it began to train."
     assert lines[2:4] == ["The end of its log says:", "  --dataset_dir is 'x': no such folder."] and len(lines) == 5
 
@@ -152,7 +152,7 @@ def test_cancelled_and_no_slurm(
     monkeypatch.setenv("PATH", str(programs.folder))
     submission = {"state": "cancelled", "time": stamp(), "job": "7"}
     write_run(logs, "one", began(1, job="7"), ended(1, "cancelled"), submission=submission)
-    lines = told(capsys, logs)
+    lines = report_of(capsys, logs)
     assert lines[0].endswith("is cancelled.") and lines[2].startswith("It was cancelled at ")
     assert lines[1].endswith("and was cancelled after 30s at step 9.")
     assert lines[3] == "Slurm: no Slurm on this machine: states are as the run folders tell."
@@ -187,8 +187,8 @@ def test_what_no_node_has_is_named(
     programs.put("sinfo", "\n".join(f"echo '{line}'" for line in NODES))
     programs.put("scontrol", f"[[ $2 == job ]] && echo '{asks}' || echo MaxTime=7-00:00:00 MaxNodes=4")
     write_run(logs, "one", submission={"state": "released", "job": "7", "time": stamp(9)})
-    _, _, *lines, away, advice = told(capsys, logs)
-    assert away == "It is kept from n9." and advice.endswith(" --header … with one that asks for less")
+    _, _, *lines, away, advice = report_of(capsys, logs)
+    assert away == "It must not run on n9 (--exclude)." and advice.endswith(" --header … with one that asks for less")
     assert len(lines) == len(says) and all(line.startswith(words) for line, words in zip(lines, says, strict=True))
 
 
@@ -207,26 +207,26 @@ def test_what_to_type_for_a_held_job(
     programs.queue(f"7|PENDING|{reason}||main|2020-01-02T03:04:05")
     programs.put("sinfo", "")
     run = write_run(logs, "one", submission={"state": "released", "job": "7", "time": stamp(9)})
-    lines = told(capsys, logs)
+    lines = report_of(capsys, logs)
     assert lines[0] == f"{run.name} is held: {reason}." and not any("expects" in line for line in lines)
     assert lines[-1] == f"next: {advice.replace('NAME', f'{run.name} --logs_dir {logs}')}"
 
 
 def test_a_run_that_hung_or_crashed(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(logs, "one", began(1, nodes="n[1-2]"), ended(1, "hung", 50, ended_on="n2", ended_rank=1))
-    lines = told(capsys, logs)
+    lines = report_of(capsys, logs)
     assert lines[0] == f"{run.name} is interrupted: hung."
     assert lines[1].endswith(" and hung, so that it was ended after 10s at step 9 (process 1 on n2).")
     logs_of = f"python -m launch logs {run.name} --logs_dir {logs} --attempt 1"
     assert lines[2] == f"Where its processes stood is in its log: {logs_of}"
     append_row(run / "attempts.jsonl", began(2, 40))
     append_row(run / "attempts.jsonl", ended(2, "crashed: NCCL watchdog (SIGABRT)", 0))
-    lines = told(capsys, logs)
+    lines = report_of(capsys, logs)
     assert lines[0] == f"{run.name} is killed: crashed: NCCL watchdog (SIGABRT)."
     assert lines[2].endswith(" and crashed (NCCL watchdog (SIGABRT)) after 40s at step 9.")
     one = {"ended_on": "n1", "ended_rank": 0}
     append_row(run / "attempts.jsonl", {"attempt": 2, "nodes": "n1", "cause": "out of memory or killed", **one})
-    lines = told(capsys, logs)
+    lines = report_of(capsys, logs)
     assert lines[0] == f"{run.name} is killed: perhaps out of memory."
     assert lines[2].endswith(" and was killed (by the kernel for its memory, or by hand) after 40s at step 9.")
 
@@ -237,12 +237,12 @@ def test_a_run_that_is_silent_before_its_first_step(
     hour_ago = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 3600))
     programs.queue(f"7|RUNNING|None|n1|main|{hour_ago}")
     run = write_run(logs, "one", began(1, 3000, job="7"), job={"job": "7"})
-    assert told(capsys, logs)[2] == (
+    assert report_of(capsys, logs)[2] == (
         "It has made no step yet, and its log was last written to never: it hangs, or prepares data."
     )
     (run / "slurm-7.log").touch()
     os.utime(run / "slurm-7.log", (0, time.time() - 1200))
-    lines = told(capsys, logs)
+    lines = report_of(capsys, logs)
     assert lines[0].endswith(" is silent for 20m 00s.") and " its log was last written to 20m 00s ago: " in lines[2]
 
 
@@ -253,7 +253,7 @@ def test_a_run_that_follows_another(logs: Path, programs: Programs, capsys: pyte
     run = write_run(
         logs, "one", submission={"state": "released", "job": "7", "time": stamp(9), "after": after}, number=1
     )
-    assert told(capsys, logs)[:3] == [
+    assert report_of(capsys, logs)[:3] == [
         f"{run.name} is waiting: until {first.name} has failed.",
         "Job 7 waits (Dependency): another job has to end first.",
         f"It was submitted to wait until {first.name} has failed; that one is waiting: Priority.",

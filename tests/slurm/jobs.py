@@ -94,9 +94,9 @@ class Job:
     def show(self, name: str, job: str | None = None) -> str:
         """One field of what Slurm says of the job."""
         line = self.cluster.run("scontrol", "show", "job", job or self.id, "--oneliner")
-        found = re.search(rf"\b{name}=(\S*)", line)
-        assert found, line
-        return found.group(1)
+        match = re.search(rf"\b{name}=(\S*)", line)
+        assert match, line
+        return match.group(1)
 
     def log(self) -> str:
         return "".join(file.read_text() for file in sorted(self.output.glob("slurm-*.out")))
@@ -152,10 +152,10 @@ class Job:
 class Submitted:
     """A job that slurm_executor.sh submitted."""
 
-    def __init__(self, cluster: Cluster, said: str) -> None:
+    def __init__(self, cluster: Cluster, output: str) -> None:
         self.cluster = cluster
-        (self.id,) = re.findall(r"^job id  (\d+)$", said, re.MULTILINE)
-        (log,) = re.findall(r"^log     (.+)$", said, re.MULTILINE)
+        (self.id,) = re.findall(r"^job id  (\d+)$", output, re.MULTILINE)
+        (log,) = re.findall(r"^log     (.+)$", output, re.MULTILINE)
         self.log = Path(log)
         self.run = self.log.parent
 

@@ -39,7 +39,7 @@ def test_the_drill(cluster: Cluster, corpus: Path, tmp_path: Path) -> None:
     rows = [line.split() for line in done.stdout.splitlines() if line.rstrip().endswith("pass")]
     assert rows[0] == ["uninterrupted", "1", "pass"] and rows[-1] == ["cancelled", "1", "0", "pass"]
     lost = {"crashed (SIGABRT)": "2", "hung": "2", "node failure (SIGKILL)": "2", "killed while saving": "5"}
-    assert [row[-3:] for row in rows[1:-1]] == [["2", lost.get(way.name, "0"), "pass"] for way in CASES[:-1]]
+    assert [row[-3:] for row in rows[1:-1]] == [["2", lost.get(case.name, "0"), "pass"] for case in CASES[:-1]]
     assert "cancelled: done" in done.stderr
     assert not list((tmp_path / "logs").iterdir()), "nothing is left of it"
     assert not cluster.run("squeue", "-h").strip()
@@ -52,9 +52,8 @@ def test_the_doctor(
         monkeypatch.setenv(name, value)
     headers = tmp_path / "job_scripts" / "headers"
     headers.mkdir(parents=True)
-    monkeypatch.setattr("launch.doctor.HEADER_DIR", headers)
     monkeypatch.setenv("COLUMNS", "200")
-    assert doctor(["--logs_dir", str(tmp_path / "logs"), "--header_out", "ours"]) == 0
+    assert doctor(["--logs_dir", str(tmp_path / "logs"), "--header_out", "ours"], headers) == 0
     output = capsys.readouterr().out
     for words in (
         "signals         reach 1 process within",

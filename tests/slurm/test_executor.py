@@ -61,10 +61,10 @@ def test_the_job_runs_the_code_as_it_was_and_the_words_as_they_were(cluster: Clu
         (checkout.root / file).write_text("exit 1\n")
     assert job.show("JobState") == "PENDING"
     job.wait_for_state("COMPLETED")
-    heard = checkout.heard()
-    assert heard["code"].startswith(str(job.run / "code")) and heard["env"]["FROM_HEADER"] == "it is"
+    received = checkout.received()
+    assert received["code"].startswith(str(job.run / "code")) and received["env"]["FROM_HEADER"] == "it is"
     resolved = ["--dataset_dir", str(checkout.root / NASTY), "--logs_dir", str(checkout.logs)]
-    assert heard["argv"][-8:] == [*words, *resolved]
+    assert received["argv"][-8:] == [*words, *resolved]
     first, second = [file.read_text() for file in job.run.glob("process-*")]
     assert first == second and first.isdigit(), "one process on each node, with one and the same random seed"
     assert job.show("Partition") == "main" and job.show("JobName") == job.run.name
@@ -142,8 +142,8 @@ def test_submitted_from_inside_a_job(cluster: Cluster, checkout: Checkout) -> No
     assert subprocess.run(words, env=environment, capture_output=True).returncode == 0, outer.read_text()
     job = Submitted(cluster, outer.read_text())
     job.wait_for_state("COMPLETED")
-    heard = checkout.heard()["env"]
-    assert heard["SLURM_JOB_ID"] == job.id and heard["SLURM_NTASKS"] == "1"
+    received = checkout.received()["env"]
+    assert received["SLURM_JOB_ID"] == job.id and received["SLURM_NTASKS"] == "1"
 
 
 def test_train_slurm_from_another_folder(cluster: Cluster, checkout: Checkout, tmp_path: Path) -> None:
@@ -156,8 +156,8 @@ def test_train_slurm_from_another_folder(cluster: Cluster, checkout: Checkout, t
         assert done.returncode == (0 if words else 2), (elsewhere / "out").read_text()
     sentence = f"train.slurm: there is no code beside it or in {elsewhere}: call sbatch from the repo's root.\n"
     assert (elsewhere / "out").read_text().endswith(sentence)
-    assert checkout.heard()["code"] == str(checkout.root / "train_model.py")
-    assert checkout.heard()["argv"] == ["--dataset_dir", "a /train.slurm b"]
+    assert checkout.received()["code"] == str(checkout.root / "train_model.py")
+    assert checkout.received()["argv"] == ["--dataset_dir", "a /train.slurm b"]
 
 
 def test_one_off_resources(cluster: Cluster, checkout: Checkout) -> None:
@@ -171,8 +171,8 @@ def test_one_off_resources(cluster: Cluster, checkout: Checkout) -> None:
     job.wait_for_state("COMPLETED")
     assert job.show("TimeLimit") == "00:07:00" and job.show("MinMemoryCPU") == "50M"
     assert f"   Comment={own['comment']} \n" in cluster.run("scontrol", "show", "job", job.id)
-    heard = checkout.heard()["env"]
-    assert heard["SLURM_NTASKS"] == heard["SLURM_NNODES"] == "2"
+    received = checkout.received()["env"]
+    assert received["SLURM_NTASKS"] == received["SLURM_NNODES"] == "2"
     again = cluster.run("sbatch", "--hold", "--parsable", str(job.run / "job_script.slurm")).strip()
     shown = cluster.run("scontrol", "show", "job", again)
     assert f"   Comment={own['comment']} \n" in shown and "TimeLimit=00:07:00" in shown, "the script says the same"

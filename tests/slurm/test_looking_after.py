@@ -63,11 +63,11 @@ def test_a_task_of_a_plain_array_is_cancelled_alone(launcher: Launcher) -> None:
         words, cwd=launcher.checkout.root, env=environment, capture_output=True, text=True
     ).stdout.strip()
     wait("its start", lambda: "running" in launcher.launch("status"))
-    found = launcher.status()
-    assert found["job"] == f"{array}_0"
+    status = launcher.status()
+    assert status["job"] == f"{array}_0"
     assert "it has begun" in launcher.launch("logs", "last")
-    assert f"job {array}_0 was cancelled while it was running." in launcher.launch("cancel", found["run"])
-    assert launcher.launch("why", found["run"]).splitlines()[0] == f"{found['run']} is cancelled."
+    assert f"job {array}_0 was cancelled while it was running." in launcher.launch("cancel", status["run"])
+    assert launcher.launch("why", status["run"]).splitlines()[0] == f"{status['run']} is cancelled."
     wait("the other task", lambda: launcher.launch("status", "--state", "running").count(f"{array}_1") == 1)
 
 

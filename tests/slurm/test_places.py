@@ -42,21 +42,21 @@ def test_a_module_that_cannot_be_loaded_stops_the_job(cluster: Cluster, checkout
     assert output in job.log.read_text() and "there is no `module` on" in job.log.read_text()
     (attempt,) = attempts(job.run)
     assert attempt["cause"].startswith(f"refused: {output}") and attempt["job"] == job.id
-    assert not (job.run / "heard.json").exists() and job.show("Restarts") == "0"
+    assert not (job.run / "received.json").exists() and job.show("Restarts") == "0"
     assert Run(job.run).state == "failed"
 
 
 def test_the_header_for_apptainer(cluster: Cluster, checkout: Checkout) -> None:
     """With a stand-in for apptainer: each Python of the job is called by way of it, in the script and on both nodes."""
     header(checkout, "#SBATCH --nodes=2\n" + commands_of_reference("reference_apptainer"))
-    seen = checkout.root.parent / "seen"
-    checkout.program("apptainer", f'echo "$APPTAINER_BIND $*" >> {seen}; [[ $3 == /an.sif ]] && shift 3 && exec "$@"')
+    calls = checkout.root.parent / "calls"
+    checkout.program("apptainer", f'echo "$APPTAINER_BIND $*" >> {calls}; [[ $3 == /an.sif ]] && shift 3 && exec "$@"')
     more = cluster.environment | {"EBT_IMAGE": "/an.sif"}
     job = Submitted(cluster, checkout.execute("mine", SCRIPT, "--run_name", "a b", more=more))
     job.wait_for_state("COMPLETED")
-    assert len(list(job.run.glob("process-*"))) == 2 and checkout.heard()["argv"][-4:-2] == ["--run_name", "a b"]
+    assert len(list(job.run.glob("process-*"))) == 2 and checkout.received()["argv"][-4:-2] == ["--run_name", "a b"]
     bound = f"{job.run}/code,{checkout.logs}"
-    lines = seen.read_text().splitlines()
+    lines = calls.read_text().splitlines()
     assert lines[0] == f"{bound} exec --nv /an.sif python -m launch begin {job.run}"
     assert len(lines) == 3 and all(" exec --nv /an.sif python train_model.py" in line for line in lines[1:])
 
@@ -64,16 +64,16 @@ def test_the_header_for_apptainer(cluster: Cluster, checkout: Checkout) -> None:
 def test_the_header_for_pyxis(cluster: Cluster, checkout: Checkout) -> None:
     """With a stand-in for a srun that has pyxis' options, in front of the real one."""
     header(checkout, "#SBATCH --nodes=2\n" + commands_of_reference("reference_pyxis"))
-    seen = checkout.root.parent / "seen"
+    calls = checkout.root.parent / "calls"
     taken = 'rest=(); for word in "$@"; do [[ $word == --container-* ]] || rest+=("$word"); done'
-    checkout.program("srun", f'echo "$*" > {seen}; {taken}; exec /usr/bin/srun "${{rest[@]}}"')
+    checkout.program("srun", f'echo "$*" > {calls}; {taken}; exec /usr/bin/srun "${{rest[@]}}"')
     more = cluster.environment | {"EBT_IMAGE": "nvcr.io#nvidia/pytorch"}
     job = Submitted(cluster, checkout.execute("mine", SCRIPT, more=more))
     job.wait_for_state("COMPLETED")
     assert len(list(job.run.glob("process-*"))) == 2
     code = f"{job.run}/code"
     mounts = f"--container-mounts={code}:{code},{checkout.logs}:{checkout.logs}"
-    output = seen.read_text()
+    output = calls.read_text()
     assert f"--container-image=nvcr.io#nvidia/pytorch {mounts} --container-workdir={code} bash {SCRIPT}" in output
 
 
@@ -102,5 +102,5 @@ def test_the_doctor_lets_two_nodes_compute_together(
 
     header(checkout, "#SBATCH --nodes=2\nmodule load nothing\n")
     output = subprocess.run(words, cwd=checkout.root, env=own, capture_output=True, text=True).stdout
-    told = " ".join(output.split())
-    assert "fails job its processes did not start (job_scripts/headers/mine.slurm: `module load nothing` ended" in told
+    text = " ".join(output.split())
+    assert "fails job its processes did not start (job_scripts/headers/mine.slurm: `module load nothing` ended" in text

@@ -69,15 +69,15 @@ def test_a_sweep(cluster: Cluster, tmp_path: Path) -> None:
     (array,) = re.findall(r"^array (\d+): 3 runs$", output, re.MULTILINE)
     assert "3 rows: 3 new; 3 to submit" in output and "the evaluation of each" in output
     names = [f"it's $(touch gone)-seed={seed}" for seed in (1, 2, 3)]
-    wait("their starts", lambda: all(launcher.begun(name) for name in names))
-    assert [launcher.begun(name)[0]["array_task"] for name in names] == ["0", "1", "2"]
+    wait("their starts", lambda: all(launcher.starts(name) for name in names))
+    assert [launcher.starts(name)[0]["array_task"] for name in names] == ["0", "1", "2"]
     wait("the end of two", lambda: [launcher.run_named(names[n]).state for n in (0, 2)] == ["finished", "failed"])
     output = launcher.launch(*words, "--dry_run", more=cluster.environment)
     assert re.search(r"3 rows: 1 done, 1 \w+, 1 again; 1 to submit", output), "what runs is left alone"
 
     cluster.run("scancel", "--signal=USR1", f"{array}_1")
     wait("the one that was interrupted", lambda: launcher.run_named(names[1]).state == "finished")
-    assert [len(launcher.begun(name)) for name in names] == [1, 2, 1], "requeueing one leaves the others alone"
+    assert [len(launcher.starts(name)) for name in names] == [1, 2, 1], "requeueing one leaves the others alone"
     run = launcher.run_named(names[1]).path
     assert (run / f"slurm-{array}_1.log").read_text().count("is queued again") == 1
     assert json.loads((run / "job.json").read_bytes())["array_task"] == "1"
@@ -101,12 +101,12 @@ def test_a_row_whose_job_is_lost_goes_on_in_its_folder(cluster: Cluster, tmp_pat
     launcher.tell("waits", "one")
     file = launcher.file("one.csv", "seed,no_wandb\n1,true\n")
     launcher.launch("sweep", file, more=cluster.environment)
-    wait("its start", lambda: bool(launcher.begun("one")))
+    wait("its start", lambda: bool(launcher.starts("one")))
     cluster.run("scancel", "--full", "--user=root")
     cluster.wait_until_idle()
     assert re.search(r"resumes: (cancelled|interrupted)", launcher.launch("sweep", file, more=cluster.environment))
     wait("its end", lambda: launcher.runs()[0].state == "finished")
-    assert len(launcher.runs()) == 1 and [row["first_step"] for row in launcher.begun("one")] == [0, 1]
+    assert len(launcher.runs()) == 1 and [row["first_step"] for row in launcher.starts("one")] == [0, 1]
 
 
 def test_arrays_are_cut_to_the_limit(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,15 +166,15 @@ def test_runs_after_another(cluster: Cluster, tmp_path: Path) -> None:
     second = submit("second", "--after", "first")
     third = submit("third", "--after", first, "--if", "failed")
     fourth = submit("fourth", "--after", "second", "--if", "any")
-    wait("its start", lambda: bool(launcher.begun("first")))
+    wait("its start", lambda: bool(launcher.starts("first")))
     waiting = (second, third, fourth)
     wait("Slurm's word", lambda: [state(job) for job in waiting] == ["PENDING Dependency"] * 3)
     cluster.run("scancel", "--signal=USR1", first)
     wait("the chain", lambda: [launcher.run_named(name).state for name in ("second", "fourth")] == ["finished"] * 2)
-    begun = [launcher.begun(name)[-1]["start"] for name in ("first", "second", "fourth")]
-    assert len(launcher.begun("first")) == 2 and begun == sorted(begun)
+    start_times = [launcher.starts(name)[-1]["start"] for name in ("first", "second", "fourth")]
+    assert len(launcher.starts("first")) == 2 and start_times == sorted(start_times)
     wait("the one that was left out", lambda: state(third).startswith("CANCELLED"))
-    assert not launcher.begun("third") and launcher.run_named("third").submission["after"]["if"] == "failed"
+    assert not launcher.starts("third") and launcher.run_named("third").submission["after"]["if"] == "failed"
     output = launcher.launch("requeue", "third", status=1, more=cluster.environment)
     assert "is finished, and will not be failed any more; choose --if finished or any." in output
     late = launcher.launch("submit", "--after", "first", "--run_name", "late", more=cluster.environment)

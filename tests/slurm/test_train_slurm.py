@@ -61,9 +61,9 @@ class Uninterrupted:
         output, _ = self.process.communicate()
         assert self.process.returncode == 0, output
         (folder,) = (self.logs / "runs").iterdir()
-        found = losses(folder)
-        assert [step for step, _ in found] == list(range(1, len(found) + 1))
-        return found
+        rows = losses(folder)
+        assert [step for step, _ in rows] == list(range(1, len(rows) + 1))
+        return rows
 
 
 def test_a_run_survives_preemption_and_the_end_of_its_node(cluster: Cluster, data: list[str], tmp_path: Path) -> None:
@@ -120,16 +120,16 @@ def test_an_array_is_several_runs(cluster: Cluster, data: list[str], tmp_path: P
     job.wait("two runs", lambda: len(job.folders()) == 2)
     records = {folder: json.loads((folder / "job.json").read_bytes()) for folder in job.folders()}
     # The task that Slurm also calls by the whole array's number is the one that could take the other along.
-    ((chosen, record),) = [(folder, found) for folder, found in records.items() if found["job"] == job.id]
-    (other,) = records.keys() - {chosen}
-    job.wait_for_steps(1, 20, chosen)
+    ((interrupted, record),) = [(folder, record) for folder, record in records.items() if record["job"] == job.id]
+    (other,) = records.keys() - {interrupted}
+    job.wait_for_steps(1, 20, interrupted)
     cluster.run("scancel", "--signal=USR1", f"{job.id}_{record['array_task']}")
-    for found in records.values():
-        job.wait_for_state("COMPLETED", f"{job.id}_{found['array_task']}")
-    assert [row["cause"] for row in attempts(chosen)] == ["time limit", "finished"]
+    for task_record in records.values():
+        job.wait_for_state("COMPLETED", f"{job.id}_{task_record['array_task']}")
+    assert [row["cause"] for row in attempts(interrupted)] == ["time limit", "finished"]
     assert [row["cause"] for row in attempts(other)] == ["finished"]
-    assert len(job.folders()) == 2 and losses(chosen) == losses(other)
-    assert [step for step, _ in losses(chosen)] == list(range(1, 401))
+    assert len(job.folders()) == 2 and losses(interrupted) == losses(other)
+    assert [step for step, _ in losses(interrupted)] == list(range(1, 401))
 
 
 def test_a_wrong_flag_fails_at_once(cluster: Cluster, data: list[str], tmp_path: Path) -> None:

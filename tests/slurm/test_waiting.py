@@ -47,13 +47,13 @@ def test_a_job_that_a_broken_node_could_not_start_is_held_released_and_kept_from
     wait("Slurm to hold it", lambda: launcher.status()["state"] == "held")
     held = launcher.status()
     assert held["detail"] == "launch failed requeued held" and held["expected_start"] is None
-    told = lines_of(launcher, "why", "mine")
-    assert told[0] == f"{job.run.name} is held: launch failed requeued held."
-    assert told[1].startswith(f"Job {job.id} waits (launch failed requeued held): a node could not start it")
-    (first, other) = (line for line in told if line.startswith("Node "))
+    lines = lines_of(launcher, "why", "mine")
+    assert lines[0] == f"{job.run.name} is held: launch failed requeued held."
+    assert lines[1].startswith(f"Job {job.id} waits (launch failed requeued held): a node could not start it")
+    (first, other) = (line for line in lines if line.startswith("Node "))
     assert first.startswith("Node n1 is drained since 20") and first.endswith(": Prolog error.")
     assert other.endswith(": a fan, ticket 7.")
-    assert told[-1] == f"next: python -m launch requeue {job.run.name}"
+    assert lines[-1] == f"next: python -m launch requeue {job.run.name}"
     expected = f"{job.run.name}: job {job.id} was held (launch failed requeued held), and is released."
     assert lines_of(launcher, "requeue", "mine") == [expected]
     assert launcher.status()["state"] == "waiting"
@@ -84,9 +84,9 @@ def test_a_job_that_runs_and_never_begins_is_called_silent(launcher: Launcher) -
     wait("its start", lambda: launcher.status()["state"] == "starting")
     wait("it to be called silent", lambda: launcher.status()["state"] == "silent")
     assert (detail := launcher.status()["detail"]).startswith("for ") and detail.endswith("s")
-    told = lines_of(launcher, "why", "mine")
-    assert told[1].startswith("It has made no step yet, and its log was last written to ")
-    assert told[-1].endswith(f" then python -m launch requeue {job.run.name}")
+    lines = lines_of(launcher, "why", "mine")
+    assert lines[1].startswith("It has made no step yet, and its log was last written to ")
+    assert lines[-1].endswith(f" then python -m launch requeue {job.run.name}")
 
 
 def waiting(cluster: Cluster, logs: Path, name: str, *options: str, hold: bool = True, **more: object) -> Path:
@@ -148,16 +148,18 @@ def test_nodes_that_are_gone_are_named_and_a_later_start_is_shown(cluster: Clust
         cluster.drain(node, "new kernel")
     bound = waiting(cluster, logs, "bound", "--nodelist=n1", hold=False)
     later = waiting(cluster, logs, "later", "--begin=now+2days", hold=False)
-    kept = waiting(cluster, logs, "kept", "--begin=now+2days", hold=False)
-    cluster.run("scontrol", "hold", str(Run(kept).job_name))
+    held = waiting(cluster, logs, "held", "--begin=now+2days", hold=False)
+    cluster.run("scontrol", "hold", str(Run(held).job_name))
     wait("Slurm to look at it", lambda: "ReqNodeNotAvail" in launch(cluster, logs, "status"))
-    told = launch(cluster, logs, "why", bound.name).splitlines()
-    assert "It must run on n1 (--nodelist)." in told and "Of 2 nodes in main: 2 drained." in told
-    assert any(line.startswith("Node n[1-2] is drained since ") and line.endswith(": new kernel.") for line in told)
+    lines = launch(cluster, logs, "why", bound.name).splitlines()
+    assert "It must run on n1 (--nodelist)." in lines and "Of 2 nodes in main: 2 drained." in lines
+    assert any(line.startswith("Node n[1-2] is drained since ") and line.endswith(": new kernel.") for line in lines)
     head, *rows = launch(cluster, logs, "status").splitlines()
     (row,) = (row for row in rows if row.startswith(later.name))
     assert "starts" in head.split() and row[head.index("starts") :].split()[1].count(":") == 1
-    told = launch(cluster, logs, "why", kept.name).splitlines()
-    assert told[0] == f"{kept.name} is held: JobHeldAdmin." and told[-1].startswith("next: ask those who run the clus")
-    assert "(JobHeldAdmin), and is released." in launch(cluster, logs, "requeue", kept.name), "root runs this cluster"
-    assert Run(kept).state == "waiting"
+    lines = launch(cluster, logs, "why", held.name).splitlines()
+    assert lines[0] == f"{held.name} is held: JobHeldAdmin." and lines[-1].startswith(
+        "next: ask those who run the clus"
+    )
+    assert "(JobHeldAdmin), and is released." in launch(cluster, logs, "requeue", held.name), "root runs this cluster"
+    assert Run(held).state == "waiting"

@@ -41,7 +41,7 @@ SUBMITTED = re.compile(r"^(?:#   )?sbatch ([^`\n]*?)job_scripts/train\.slurm([^`
 
 
 @pytest.mark.parametrize(
-    ("options", "flags"), [found for page in PAGES for found in SUBMITTED.findall(page.read_text())]
+    ("options", "flags"), [command for page in PAGES for command in SUBMITTED.findall(page.read_text())]
 )
 def test_every_submission_of_the_pages_parses(options: str, flags: str) -> None:
     parse_command_line(shlex.split(flags))
