@@ -21,7 +21,7 @@ COMMANDS = {
     "export": ("runs.metrics:export", "RUN", "metrics as CSV, a row an epoch or every row"),
     "page": ("runs.pages:page", "", "write logs/index.html, where runs are compared in a browser"),
     "serve": ("runs.pages:serve", "", "the same, live, on this machine only"),
-    "sync": ("runs.wandb:sync", "[RUN…]", "upload what W&B kept here"),
+    "sync": ("runs.wandb:sync", "[RUN…]", "upload the W&B files of runs that trained offline"),
 }
 
 

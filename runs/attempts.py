@@ -58,26 +58,26 @@ class Attempt:
                 append_row(self.folder.attempts, {"attempt": last["attempt"], "steps_lost": lost})
         self.row |= {"start": stamp(time.time()), "host": platform.node(), "pid": os.getpid(), **slurm_job()}
         append_row(self.folder.attempts, self.row)
-        signals.tell = self.record_signal
+        signals.on_signal = self.record_signal
 
     def record_signal(self, name: str) -> None:
-        """So that an attempt which is killed before it has saved its state shows the signal."""
+        """Record a signal as it comes, in case the process is killed before it has saved its state."""
         with suppress(OSError):
             append_row(self.folder.attempts, {"attempt": self.number, "signal": name, "told": stamp(time.time())})
 
     def end(self, step: int | None, cause: str) -> None:
-        """step: the last one; None where the caller does not know it."""
+        """Record the end, once. step: the last one; None where the caller does not know it."""
         if not is_first_process() or self.ended:
             return
         self.ended = True
-        signals.tell = None
+        signals.on_signal = None
         last_step = self.folder.last_seen_step(self.row) if step is None else step
         self.folder.record_end(self.number, last_step, cause, time.time())
         if cause.startswith("interrupted") and (job := job_name(slurm_job())):
-            # Slurm is asked after the row is written, since it may not leave the time to wait for its answer.
-            why = cause_by_slurm(scontrol_show("job", job), int(slurm_job().get("restart", 0)))
-            if why:
-                append_row(self.folder.attempts, {"attempt": self.number, "cause": why})
+            # Slurm is queried after the row is written: it may kill this process before it answers.
+            slurm_cause = cause_by_slurm(scontrol_show("job", job), int(slurm_job().get("restart", 0)))
+            if slurm_cause:
+                append_row(self.folder.attempts, {"attempt": self.number, "cause": slurm_cause})
 
 
 def merge_attempts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -103,22 +103,22 @@ def cause_by_slurm(fields: dict[str, str], restart: int) -> str | None:
         return "preempted"
     if restarts.isdecimal() and int(restarts) > restart:
         return "requeued"
-    if state == "COMPLETING":  # it was told to end and has not ended yet
+    if state == "COMPLETING":  # it has been signalled and has not ended yet
         late = parse_duration(fields.get("RunTime", "0")) >= parse_duration(fields.get("TimeLimit", ""))
         return "time limit" if late else "cancelled"
     return CAUSE_OF_JOB_STATE.get(state)
 
 
 def cause_of_killed(attempt: dict[str, Any], now: dict[str, Any]) -> str:
-    """The cause of an attempt that could not record its end. now: the job of the process that found it."""
+    """The cause of an attempt that could not record its end. now: the job of the process that records it."""
     signal = attempt.get("signal")
-    before = attempt.get("restart") or 0
+    restart = attempt.get("restart") or 0
     if signal in ("SIGUSR1", "SIGINT"):
         return "time limit" if signal == "SIGUSR1" else "stopped by hand"
     if job_name(attempt) is not None and job_name(attempt) == job_name(now):
-        if int(now.get("restart") or 0) > int(before):
+        if int(now.get("restart") or 0) > int(restart):
             return "requeued" if signal else "node failure"
-    elif (name := job_name(attempt)) and (cause := cause_by_slurm(scontrol_show("job", name), int(before))):
+    elif (name := job_name(attempt)) and (cause := cause_by_slurm(scontrol_show("job", name), int(restart))):
         return cause
     return f"interrupted: {signal}" if signal else "killed"
 

@@ -85,7 +85,8 @@ def weights_path(config: RunConfig, flag: str, value: str) -> Path:
         path for path in runs.glob("[!.]*/checkpoints/last.ckpt") if recorded_run_name(path) == config.run.run_name
     ]
     if not checkpoints:
-        raise SettingsError([f"--{flag} is 'last': there is no checkpoint of a run named {config.run.run_name!r}."])
+        problem = f"there is no checkpoint of a run named {config.run.run_name!r}"
+        raise SettingsError([f"--{flag} is 'last': {problem}; give its --run_name, or a .ckpt file."])
     return max(checkpoints, key=lambda path: path.stat().st_mtime_ns)
 
 

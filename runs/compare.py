@@ -58,13 +58,13 @@ def ratio_of(value: float, unit_free: float) -> float:
 
 
 def row_length(setting: Lookup, task: TaskRecord) -> int:
-    """How many units a row has, by the settings; 0 where none says so."""
+    """The number of units in a row of data, by the settings; 0 where they do not decide it."""
     lengths = [setting(name) for name in task.decides["row"]]
     return math.prod(lengths) if lengths and all(type(length) is int for length in lengths) else 0
 
 
 def value_of(settings: Mapping[str, Any], name: str) -> Any:
-    """A setting; one that a version did not have is as by default."""
+    """A setting of a run; the default where the version of the run did not have it."""
     if name in settings or name not in all_flags():
         return settings.get(name)
     default = all_flags()[name].default
@@ -72,7 +72,7 @@ def value_of(settings: Mapping[str, Any], name: str) -> Any:
 
 
 def measured_on(settings: Mapping[str, Any], name: str) -> Any:
-    """A setting of what was measured. Whether a sample came before the whole split, the rows tell themselves."""
+    """A setting that decides what was measured. No limit is "all", however it was written."""
     value = value_of(settings, name)
     return "all" if name == "limit_val_batches" and value in (None, 1) else value
 
@@ -88,8 +88,8 @@ def rehearsal_of(setting: Lookup) -> str | None:
     return " ".join(flags) or None
 
 
-def obstacle(a: Mapping[str, Any], b: Mapping[str, Any], metric: str, task: TaskRecord) -> str | None:
-    """Why a metric of these two runs says nothing about which is better, in words; None where nothing prevents it."""
+def why_not_comparable(a: Mapping[str, Any], b: Mapping[str, Any], metric: str, task: TaskRecord) -> str | None:
+    """Why a metric does not tell which of two runs is better, in words; None where it does."""
     if not a or not b:
         return "the settings of one are not known"
     units = () if task.is_unit_free(metric) else task.decides["unit"]
@@ -104,8 +104,8 @@ def obstacle(a: Mapping[str, Any], b: Mapping[str, Any], metric: str, task: Task
     return None
 
 
-def kind_of(setting: Lookup, task: TaskRecord, metric: str, size: float) -> Hashable:
-    """Runs of one kind can be ranked by the metric. size: the extent of what was evaluated."""
+def ranking_key(setting: Lookup, task: TaskRecord, metric: str, size: float) -> Hashable:
+    """Runs of the same key can be ranked by the metric. size: the extent of what was evaluated."""
     split = metric.partition("_")[0]
     if split not in ("train", *EVALUATED):
         return task.name
@@ -114,7 +114,7 @@ def kind_of(setting: Lookup, task: TaskRecord, metric: str, size: float) -> Hash
 
 
 def needs_of(column: str, task: TaskRecord) -> list[str]:
-    """What must be the same in runs whose values of a column are compared: data, limits, overfitting, unit."""
+    """What must be equal in runs whose values of a column are compared, of: data, limits, overfitting, unit."""
     split = column.partition("_")[0]
     unit = [] if task.is_unit_free(column) else ["unit"]
     if split in EVALUATED:
@@ -142,18 +142,19 @@ def validations_of(path: Path, setting: Lookup, task: TaskRecord) -> list[Valida
     return validations
 
 
-def alike(validations: Sequence[Validation]) -> list[Validation]:
-    """The validations after step 0 over one number of units: of that which most of them saw."""
+def of_one_extent(validations: Sequence[Validation]) -> list[Validation]:
+    """The validations after step 0 that saw the same number of units: the number that most of them saw."""
     trained = [one for one in validations if one.step > 0]
     counts = Counter(one.units for one in trained)
     most = max(counts, key=lambda units: (counts[units], units), default=0)
     return list({one.step: one for one in trained if one.units == most}.values())
 
 
-def meeting(
+def last_common_validations(
     mine: Sequence[Validation], theirs: Sequence[Validation], size: Callable[[Validation], float]
 ) -> tuple[Validation, Validation] | None:
-    """The last step at which both were validated over as much data; at one step the larger validation counts."""
+    """The validations of both runs at the last step at which both saw the same amount of data; of several at one step,
+    the one over more data."""
     a, b = ({(one.step, size(one)): one for one in rows if one.step > 0} for rows in (mine, theirs))
-    both = a.keys() & b.keys()
-    return (a[max(both)], b[max(both)]) if both else None
+    common = a.keys() & b.keys()
+    return (a[max(common)], b[max(common)]) if common else None

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 from core.commands import CommandParser
 from core.text import format_duration, format_number, format_value
-from runs.index import IndexedRun
-from runs.run import Run
-from runs.summary import differences, record_of
+from runs.index import IndexedRun, find_record
+from runs.run import RUN_HELP, Run
+from runs.summary import differences
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
-TIMEOUT_SECONDS = 20  # that git may take
-LARGEST = 2_000_000  # bytes of a file whose lines are compared
+GIT_TIMEOUT_SECONDS = 20
+MAX_BYTES = 2_000_000  # of a file whose lines are compared
 
 
 class CodeDiff(NamedTuple):
@@ -33,11 +33,11 @@ def diff(argv: list[str]) -> int:
     """`python -m runs diff`"""
     parser = CommandParser("python -m runs diff", "What differs between two runs: settings, results, code, machine.")
     for name in ("a", "b"):
-        parser.add_argument(name, metavar=name.upper(), help="an id, a name, the beginning of an id, or last")
+        parser.add_argument(name, metavar=name.upper(), help=RUN_HELP)
     parser.add_argument("--code", action="store_true", help="the differences of the code, line by line")
     options = parser.parse_args(argv)
     logs = Path(options.logs_dir)
-    (a, _), (b, _) = record_of(logs, options.a), record_of(logs, options.b)
+    (a, _), (b, _) = find_record(logs, options.a), find_record(logs, options.b)
     code = code_diff(a.run, b.run)
     print(f"A  {format_value(a.run_id)}: {a.state}\nB  {format_value(b.run_id)}: {b.state}\n")
     for title, rows in (
@@ -78,7 +78,7 @@ def data_names(a: IndexedRun, b: IndexedRun) -> set[str]:
 
 
 def setting_rows(a: IndexedRun, b: IndexedRun) -> dict[str, tuple[str, str]]:
-    """All but the settings of the data, which data_rows has."""
+    """The settings that differ, but for those of the data: see data_rows."""
     changed, data = differences(a.settings, b.settings).items(), data_names(a, b)
     return {format_value(name): pair(a, b, name, values) for name, values in changed if name not in data}
 
@@ -102,7 +102,7 @@ def pair(a: IndexedRun, b: IndexedRun, name: str, values: tuple[Any, Any]) -> tu
 
 
 def result_rows(a: IndexedRun, b: IndexedRun) -> dict[str, tuple[str, str]]:
-    """How far they came, and the best of what both measured; equal numbers too, since they are asked for."""
+    """Steps, cost and time, and the best value of what both measured; equal numbers too."""
     rows = {}
     for name in dict.fromkeys(("step", a.task.unit, b.task.unit, "flops", "seconds")):
         if name in a.last or name in b.last:
@@ -153,7 +153,7 @@ def patch_of(run: Run) -> str:
 
 
 def commit_diff(a: str, b: str) -> tuple[list[str], str]:
-    """What to say of two commits, and their difference as far as this checkout knows it."""
+    """Sentences about two commits, and their diff where this checkout has both."""
     unknown = [run for run, commit in (("A", a), ("B", b)) if not COMMIT.fullmatch(commit)]
     if unknown:
         return [f"The commit of {' and '.join(unknown)} is not known."], ""
@@ -161,7 +161,7 @@ def commit_diff(a: str, b: str) -> tuple[list[str], str]:
         return [f"Both are of commit {a[:10]}."], ""
     try:
         words = ["git", "diff", "--no-color", "--no-ext-diff", a, b, "--"]
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=TIMEOUT_SECONDS)
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=GIT_TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return [f"Commit {a[:10]} against {b[:10]}; git cannot compare them here."], ""
     if done.returncode:
@@ -180,7 +180,7 @@ def snapshot_diff(a: Path, b: Path) -> Iterator[str]:
             continue
         if texts[0] == texts[1]:
             continue
-        if any(text is not None and (len(text) > LARGEST or b"\0" in text) for text in texts):
+        if any(text is not None and (len(text) > MAX_BYTES or b"\0" in text) for text in texts):
             yield f"--- a/{name}\n+++ b/{name}\n(not text, or too large to be compared)\n"
             continue
         lines = [(text or b"").decode(errors="replace") for text in texts]
@@ -190,9 +190,9 @@ def snapshot_diff(a: Path, b: Path) -> Iterator[str]:
 
 def files_under(folder: Path) -> list[str]:
     files = []
-    for place, folders, names in os.walk(folder):
+    for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
-        files += [os.path.relpath(os.path.join(place, name), folder) for name in names]
+        files += [os.path.relpath(os.path.join(root, name), folder) for name in names]
     return files
 
 

@@ -1,6 +1,6 @@
 """One folder per run: settings, command, code, environment, attempts, metrics, checkpoints.
 
-`logs/runs/<run_id>/` is made once and kept through every resume: the run id never changes.
+`logs/runs/<run_id>/` is made once; every resume works in it, so the run id never changes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ PACKAGES = (
 )
 
 LAST, LAST_OR_NEW = "last", "last_or_new"  # of --resume_training_ckpt
-# JSON for lineage.json: {"parent": run id, "how": rerun, resubmit or sweep, "changes": {flag: value}}
 
 
 class RunError(UserError):
@@ -65,7 +64,7 @@ class RunFolder:
 
     @classmethod
     def for_run(cls, config: RunConfig) -> RunFolder:
-        """The folder this process works in: that of the run it resumes or belongs to, or a new one; held by a lock."""
+        """The folder this process works in: that of the run it resumes or belongs to, or a new one; locked."""
         prepared = os.environ.get(JOB_RUN_DIR)
         if not is_first_process():
             if not (shared := prepared or os.environ.get(RUN_DIR)):
@@ -106,7 +105,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         if not (path / "config.json").is_file():
-            raise RunError(f"{path} is not a run folder: it has no config.json.")
+            raise RunError(f"{path} is not a run folder: it has no config.json; give a folder RUN of logs/runs.")
         return cls(path)
 
     @classmethod
@@ -126,9 +125,9 @@ class RunFolder:
 
     @classmethod
     def newest(cls, logs_dir: str, run_name: str, may_begin: bool) -> RunFolder | None:
-        """The newest run of this name that has a checkpoint; those without one that are newer are named.
+        """The newest run of this name that has a checkpoint; newer ones without a checkpoint are printed.
 
-        may_begin: where there is none, it is no error.
+        may_begin: return None where there is none, instead of an error.
         """
         runs = []
         for file in Path(logs_dir).glob("runs/[!.]*/config.json"):
@@ -140,18 +139,18 @@ class RunFolder:
                 continue
             if name == run_name and trained:
                 runs.append((file.parent.name.rsplit("_", 2)[-2:], file.parent))
-        passed: list[str] = []
+        without_checkpoint: list[str] = []
         for _, path in sorted(runs, reverse=True):
             if any((path / "checkpoints").glob("step_*.ckpt")):
-                if passed:  # not on stdout, which a job script reads the folder from
-                    print(f"passed over, without a checkpoint: {', '.join(passed)}", file=sys.stderr)
+                if without_checkpoint:  # not on stdout, which a job script reads the folder from
+                    print(f"passed over, without a checkpoint: {', '.join(without_checkpoint)}", file=sys.stderr)
                 return cls(path)
-            passed.append(path.name)
+            without_checkpoint.append(path.name)
         if may_begin:
             return None
-        there = f", only {', '.join(passed)} without one" if passed else ""
+        others = f", only {', '.join(without_checkpoint)} without one" if without_checkpoint else ""
         raise RunError(
-            f"--resume_training_ckpt is 'last': no run named {run_name!r} in {logs_dir}/runs has a checkpoint{there}; "
+            f"--resume_training_ckpt is 'last': no run named {run_name!r} in {logs_dir}/runs has a checkpoint{others}; "
             "leave the flag out to start a run, or give last_or_new, which goes on where it can and starts otherwise."
         )
 
@@ -171,9 +170,11 @@ class RunFolder:
         return max((int(file.stem[len("step_") :]) for file in self.checkpoints.glob("step_*.ckpt")), default=0)
 
     def record_killed(self, cause: str | None = None) -> None:
-        """Write down the end of an attempt that could not do so itself, as far as its traces show it.
+        """Record the end of an attempt that was killed before it could, by what its files show.
 
-        The folder is locked, so whoever began it is dead. This comes before the metrics are cut back for a resume.
+        This process holds the lock, so the one that began the attempt is dead. Call this before the metrics are
+        truncated for a resume.
+
         cause: why it ended, where the caller knows.
         """
         for row in merge_attempts(read_rows(self.attempts)):
@@ -200,7 +201,10 @@ class RunFolder:
 
     @contextmanager
     def attempt(self, config: RunConfig, step: int) -> Iterator[Attempt]:
-        """Note that a process took up the run at `step` and, when it ends, how; settings it changed replace the old."""
+        """Record that this process works on the run from `step` on and, at the end, why it ended.
+
+        config.json is replaced by the settings of this attempt.
+        """
         attempt = Attempt(self, step)
         if is_first_process():
             write_json(self.path / "config.json", to_dict(config))
@@ -236,6 +240,7 @@ def record(folder: Path, config: RunConfig) -> None:
     write_json(folder / "code.json", code)
     write_text(folder / "code.diff", diff)
     write_json(folder / "environment.json", environment())
+    # {"parent": run id, "how": rerun, resubmit or sweep, "changes": {flag: value}}
     if lineage := os.environ.get(LINEAGE):
         write_text(folder / "lineage.json", lineage + "\n")
 

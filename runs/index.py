@@ -1,7 +1,7 @@
 """All runs of a logs folder, cached in logs/index.sqlite so that ten thousand of them answer at once.
 
 The folders are the truth. A run whose files changed is read again, its metrics from where they were read to before. A
-database that is missing, damaged, locked or not writable costs time and a line, nothing else; it may be deleted.
+database that is missing, damaged, locked or not writable only costs time; it may be deleted.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from core.errors import UserError
 from core.progress import progress
-from core.text import format_time, plural
+from core.text import format_time, format_value, plural
 from runs.compare import rehearsal_of
 from runs.lock import lack_of_locks
 from runs.metrics import LANGUAGE_TASK, MetricSummary, TaskRecord, number_or, summarise_metrics, task_from_text
 from runs.query import Expression
-from runs.run import Run, run_names
+from runs.run import Run, find_run, run_names
 
 FILE = "index.sqlite"
-TOGETHER = 500  # runs that are written at once
-SETTLED = 2.0  # seconds: a second change within the resolution of a file system's clock would not be seen
-SLOW = 1.0  # seconds of reading after which progress is printed
+BATCH = 500  # runs that are written in one transaction
+SETTLED_SECONDS = 2.0  # a file that changed within them may change again without another mtime
+PROGRESS_SECONDS = 1.0  # of reading, after which a progress bar is shown
 # Files that grow, or are edited in place. All others are replaced or added, which changes the folder itself.
 WATCHED = (
     *("", "/config.json", "/attempts.jsonl", "/metrics.jsonl", "/journal.jsonl", "/tags.json", "/alarms.jsonl"),
@@ -37,8 +38,8 @@ WATCHED = (
 )
 MISSING = object()
 Each = TypeVar("Each")
-VERSION = 3  # of the tables and of what stands in them; another one is made again
-TIMEOUT_SECONDS = 3.0  # to wait for another process that writes
+VERSION = 3  # of the tables and of what stands in them; a database of another version is made again
+TIMEOUT_SECONDS = 3.0  # to wait for another process that writes the database
 # Errors SQLITE_X… by which the file is whole, but somebody has it, or it is out of reach.
 TRANSIENT_ERRORS = ("BUSY", "LOCKED", "READONLY", "CANTOPEN", "IOERR", "PERM", "FULL", "PROTOCOL")
 TABLES = """
@@ -49,10 +50,13 @@ CREATE TABLE texts (id TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID;
 
 
 class Row(NamedTuple):
-    """One run. stamps: by which a change is seen. groups, task: ids of texts that many runs share: its groups of
-    settings and its task.json ("" where it has none). page: what the pages keep of it, see runs/pages/site.py.
+    """One run in the database.
 
-    The others are JSON; read, last and best are what was measured, parted so that each is parsed when needed.
+    stamps: mtime and size of its files, see `stamps_of`. groups, task: ids of texts that many runs share: its groups of
+    settings and its task.json ("" where it has none). page: JSON of runs/pages/site.py.
+
+    facts, read, last and best are JSON, apart so that each is parsed only when needed: facts as in `IndexedRun`; read
+    is how far metrics.jsonl was read; last and best are the values of its columns (see `MetricSummary`).
     """
 
     stamps: str
@@ -66,17 +70,18 @@ class Row(NamedTuple):
 
 
 class Database:
-    """logs/index.sqlite, as far as it can be used; whatever is wrong with it is printed once and costs only time."""
+    """logs/index.sqlite. Any problem with it is printed once; then the folders are read instead."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, timeout: float = TIMEOUT_SECONDS) -> None:
         self.path = path
+        self.timeout = timeout
         self.texts: dict[str, str] = {}  # to be written
         self.connection: sqlite3.Connection | None = None
         self.has_warned = False
 
     def read(self) -> tuple[dict[str, Row], dict[str, str]]:
-        """All rows by run, and the texts by id; nothing where there is nothing to be read."""
-        if not (self.path.parent / "runs").is_dir():  # no folder of runs, so no place for a file of ours
+        """All rows by run, and the texts by id; empty where the database cannot be read."""
+        if not (self.path.parent / "runs").is_dir():  # not a logs folder, so no file is made in it
             return {}, {}
         if problem := lack_of_locks(self.path.parent):  # SQLite would wait for one until its timeout
             self.give_up(problem)
@@ -97,7 +102,7 @@ class Database:
         return {}, {}
 
     def open(self) -> sqlite3.Connection:
-        self.connection = sqlite3.connect(self.path, timeout=TIMEOUT_SECONDS)
+        self.connection = sqlite3.connect(self.path, timeout=self.timeout)
         # No write-ahead log: its shared memory does not work between machines on a network file system.
         self.connection.execute("PRAGMA synchronous = NORMAL")
         if self.connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:
@@ -114,7 +119,7 @@ class Database:
             rows = connection.execute(f"SELECT folder, {', '.join(Row._fields)} FROM runs")
             return {os.fsdecode(folder): Row(*row) for folder, *row in rows}, texts
 
-    def write(self, rows: dict[str, Row], gone: Iterable[str] = ()) -> None:
+    def write(self, rows: dict[str, Row], removed: Iterable[str] = ()) -> None:
         if self.connection is None:
             return
         try:
@@ -125,7 +130,7 @@ class Database:
                     ((os.fsencode(name), *row) for name, row in rows.items()),
                 )
                 self.connection.executemany(
-                    "DELETE FROM runs WHERE folder = ?", ((os.fsencode(name),) for name in gone)
+                    "DELETE FROM runs WHERE folder = ?", ((os.fsencode(name),) for name in removed)
                 )
             self.texts.clear()
         except sqlite3.Error as error:
@@ -173,8 +178,8 @@ class Groups(dict[str, tuple[str, dict[str, Any]]]):
         values = self.values_of.setdefault(field, {})
         for key in keys:
             if key not in values:
-                there = json.dumps(field) in self.texts[key]
-                values[key] = self[key][1].get(field, MISSING) if there else MISSING
+                is_in_text = json.dumps(field) in self.texts[key]
+                values[key] = self[key][1].get(field, MISSING) if is_in_text else MISSING
             if (value := values[key]) is not MISSING:
                 return value
         return MISSING
@@ -202,7 +207,7 @@ class IndexedRun:
         self.shared = shared
 
     def __getattr__(self, name: str) -> Any:
-        """Called once for each of them, and so faster over ten thousand runs than a cached_property."""
+        """Parse an attribute when it is first read; over ten thousand runs this is faster than a cached_property."""
         if name == "groups":
             shared = self.shared
             self.groups = [shared[key] for key in self.row.groups.split()]
@@ -242,7 +247,7 @@ class IndexedRun:
 
     @property
     def is_archived(self) -> bool:
-        """Asked of every run, so the facts are not parsed for it; in a text of theirs the quotes would be escaped."""
+        """Looked up in the JSON text, since it is needed of every run; inside a string the quotes would be escaped."""
         return '"archived": true' in self.row.facts
 
     @property
@@ -254,7 +259,7 @@ class IndexedRun:
         return float(self.facts["began"])
 
     def value(self, field: str) -> Any:
-        """What --where, --sort and --columns call `field`; None where the run has none."""
+        """The value of a field of --where, --sort and --columns; None where the run has none."""
         if field in FIELDS:
             return FIELDS[field](self)
         if field.startswith("best."):
@@ -286,13 +291,19 @@ def select_runs(records: Iterable[IndexedRun], where: Expression | None, archive
     ]
 
 
-def load(logs: Path, memory: tuple[dict[str, Row], dict[str, str]] | None = None) -> list[IndexedRun]:
-    """Every run of a logs folder, the newest first, by an index that is brought up to date.
+def load(
+    logs: Path,
+    memory: tuple[dict[str, Row], dict[str, str]] | None = None,
+    settled_seconds: float = SETTLED_SECONDS,
+    timeout: float = TIMEOUT_SECONDS,
+) -> list[IndexedRun]:
+    """Every run of a logs folder, the newest first; the index is brought up to date first.
 
-    memory: rows and texts of the last time, for a process that looks again and again where the file cannot be used.
+    memory: rows and texts of the last call, for a process that calls this repeatedly where the database cannot be used.
+    settled_seconds: a run whose files changed within them is read again next time. timeout: of a locked database.
     """
     names = run_names(logs)
-    with closing(Database(logs / FILE)) as database:
+    with closing(Database(logs / FILE, timeout)) as database:
         rows, texts = database.read()
         if database.connection is None and memory is not None:
             rows, texts = memory
@@ -300,25 +311,37 @@ def load(logs: Path, memory: tuple[dict[str, Row], dict[str, str]] | None = None
         stale = [name for name in names if name not in rows or rows[name].stamps != stamps[name]]
         fresh: dict[str, Row] = {}
         for name in with_progress(stale, f"reading {logs}"):
-            settled = stamps[name] if is_settled(stamps[name]) else ""
+            settled = stamps[name] if is_settled(stamps[name], settled_seconds) else ""
             rows[name], own = read(logs / "runs" / name, settled, rows.get(name))
             fresh[name] = rows[name]
             texts |= own
             database.texts |= own
-            if len(fresh) == TOGETHER:
+            if len(fresh) == BATCH:
                 database.write(fresh)
                 fresh.clear()
-        gone = rows.keys() - set(names)
-        if fresh or gone:
-            database.write(fresh, gone)
-        for name in gone:
+        removed = rows.keys() - set(names)
+        if fresh or removed:
+            database.write(fresh, removed)
+        for name in removed:
             del rows[name]
     groups = Groups(texts)
     return [IndexedRun(f"{logs}/runs", name, rows[name], stamps[name], groups) for name in names]
 
 
+def find_record(logs: Path, name: str) -> tuple[IndexedRun, list[IndexedRun]]:
+    """The run that a RUN argument names, and all runs of its logs folder."""
+    path = find_run(logs, name).path
+    home = path.resolve().parent.parent if path.resolve().parent.name == "runs" else None
+    records = load(logs if home is None or home == logs.resolve() else home)
+    if match := next((record for record in records if record.run_id == path.resolve().name), None):
+        return match, records
+    raise UserError(
+        f"RUN is {format_value(name)}: it does not lie in a folder runs/, where runs are; give its id instead."
+    )
+
+
 def save_pages(logs: Path, pages: dict[str, str]) -> None:
-    """Keep what the pages know of these runs for the next time; where that fails, they are written once more."""
+    """Store what the pages know of these runs; where that fails, the pages are written again the next time."""
     if not pages or lack_of_locks(logs):
         return
     with closing(Database(logs / FILE)) as database, suppress(sqlite3.Error):
@@ -327,11 +350,14 @@ def save_pages(logs: Path, pages: dict[str, str]) -> None:
 
 
 def stamps_of(folder: str, before: str) -> str:
-    """Times and sizes by which a change is seen; a file that was not in a folder which did not change is not there."""
+    """mtime and size of each watched file, by which a change is seen.
+
+    before: the stamps of the last time. A file that was missing is not looked for while its folder is unchanged.
+    """
     earlier = before.split(" ") if before else []
     stamps: list[str] = []
-    for place, name in enumerate(WATCHED):
-        if earlier and not earlier[place] and stamps and stamps[0] == earlier[0]:
+    for index, name in enumerate(WATCHED):
+        if earlier and not earlier[index] and stamps and stamps[0] == earlier[0]:
             stamps.append("")
             continue
         try:
@@ -342,19 +368,19 @@ def stamps_of(folder: str, before: str) -> str:
     return " ".join(stamps)
 
 
-def is_settled(stamps: str) -> bool:
-    """Whether the last change is so long ago that the next one will have another time."""
+def is_settled(stamps: str, seconds: float) -> bool:
+    """Whether the last change is more than `seconds` ago, so that the next one will have another mtime."""
     newest = max((int(stamp.partition(":")[0]) for stamp in stamps.split()), default=0)
-    return newest / 1e9 < time.time() - SETTLED
+    return newest / 1e9 < time.time() - seconds
 
 
 def with_progress(items: Sequence[Each], title: str) -> Iterator[Each]:
-    """The same items; a person who waits sees how far it is."""
+    """The same items; after a second a progress bar is shown."""
     start = time.monotonic()
     advance: Callable[..., None] | None = None
     with ExitStack() as stack:
         for done, each in enumerate(items):
-            if advance is None and time.monotonic() - start > SLOW:
+            if advance is None and time.monotonic() - start > PROGRESS_SECONDS:
                 advance = stack.enter_context(progress(title, "runs", len(items)))
                 advance(done)
             yield each
@@ -389,9 +415,9 @@ def read(path: Path, stamps: str, before: Row | None) -> tuple[Row, dict[str, st
         "alarms": len(run.rows("alarms.jsonl")),
         "problems": problems_of(run, summary),
     }
-    place, numbers, best = map(json.dumps, (summary[:-2], summary.last, summary.best))
+    offsets, numbers, best = map(json.dumps, (summary[:-2], summary.last, summary.best))
     page = before.page if before else ""
-    return Row(stamps, json.dumps(facts), " ".join(groups), task, place, numbers, best, page), texts
+    return Row(stamps, json.dumps(facts), " ".join(groups), task, offsets, numbers, best, page), texts
 
 
 def text_id(text: str) -> str:

@@ -18,7 +18,7 @@ from core.errors import UserError
 from core.files import append_row, write_text
 from core.text import format_time, format_value, join_words, plural
 from runs.index import IndexedRun, load, with_progress
-from runs.run import Note, Run, find_run
+from runs.run import RUN_HELP, Note, Run, find_run
 from runs.summary import summarise
 
 TAGS = ("TRY", "RESULT", "IDEA", "TODO", "UPDATE")
@@ -35,7 +35,7 @@ def note(argv: list[str]) -> int:
         "python -m runs note",
         "Write into a run's journal. Without a text it opens $EDITOR, or reads what is piped into it.",
     )
-    parser.add_argument("run", metavar="RUN", help="its id, its name, the beginning of its id, or last")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("text", nargs="*", metavar="TEXT", help="as 'TODO: try a larger step size'")
     parser.add_argument("--tag", metavar="TAG", help=f"{join_words(TAGS)}; default: the text's first word, else UPDATE")
     options = parser.parse_intermixed_args(argv)
@@ -43,25 +43,25 @@ def note(argv: list[str]) -> int:
     if tag is not None and tag not in TAGS:
         raise UserError(f"--tag is {format_value(options.tag)}: choose {join_words(TAGS)}.")
     run = find_run(Path(options.logs_dir), options.run)
-    text = " ".join(options.text) if options.text else asked_text(run)
-    written, text = tagged(text)
+    text = " ".join(options.text) if options.text else text_from_person(run)
+    leading_tag, text = split_tag(text)
     if not text:
         raise UserError('The note is empty, so nothing was written: give a text, as python -m runs note RUN "…".')
-    row = {"time": time.time(), "tag": tag or written or "UPDATE", "text": text}
+    row = {"time": time.time(), "tag": tag or leading_tag or "UPDATE", "text": text}
     append(run, row)
     print(f"{row['tag']} noted for {format_value(run.run_id)}.")
     return 0
 
 
-def tagged(text: str) -> tuple[str | None, str]:
-    """The tag that a text begins with, if it does, and the rest of it, without what a terminal would obey."""
+def split_tag(text: str) -> tuple[str | None, str]:
+    """The tag that a text begins with, or None, and the rest of it; control characters are removed."""
     text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "", text.replace("\r\n", "\n")).strip()
     match = re.match(rf"({'|'.join(TAGS)})(?::\s*|\s+|$)", text)
     return (match[1], text[match.end() :].strip()) if match else (None, text)
 
 
-def asked_text(run: Run) -> str:
-    """What the person writes in an editor, or pipes in."""
+def text_from_person(run: Run) -> str:
+    """The text that is piped in, or written in $EDITOR."""
     if not sys.stdin.isatty():
         return sys.stdin.read()
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "")
@@ -73,7 +73,9 @@ def asked_text(run: Run) -> str:
         try:
             done = subprocess.run([*editor, str(file)])
         except OSError as error:
-            raise UserError(f"$EDITOR is {format_value(editor[0])}: it cannot be started ({error.strerror}).") from None
+            raise UserError(
+                f"$EDITOR is {format_value(editor[0])}: it cannot be started ({error.strerror}); give TEXT."
+            ) from None
         if done.returncode:
             raise UserError(f"{format_value(editor[0])} ended with status {done.returncode}, so nothing was written.")
         lines = file.read_text(errors="replace").split("\n")
@@ -133,8 +135,8 @@ def diary(records: Sequence[IndexedRun], ids: Iterable[str] = ()) -> str:
 
 def run_entry(record: IndexedRun, records: Sequence[IndexedRun]) -> str:
     words = summarise(record, records)
-    tags = "".join(f" [{escaped(tag)}]" for tag in record.facts["tags"])
-    lines = [f"### {format_time(record.began)[11:16]} {escaped(record.run_id)}: {record.state}{tags}", ""]
+    tags = "".join(f" [{escape_markdown(tag)}]" for tag in record.facts["tags"])
+    lines = [f"### {format_time(record.began)[11:16]} {escape_markdown(record.run_id)}: {record.state}{tags}", ""]
     for title, sentences in (
         ("Summary", words.summary),
         ("Stats", words.stats),
@@ -142,18 +144,20 @@ def run_entry(record: IndexedRun, records: Sequence[IndexedRun]) -> str:
         ("Missing", record.facts["problems"]),
     ):
         if sentences:
-            lines.append(f"- **{title}.** {escaped(' '.join(sentences))}")
+            lines.append(f"- **{title}.** {escape_markdown(' '.join(sentences))}")
     return "\n".join(lines)
 
 
 def note_entry(record: IndexedRun, note: Note) -> str:
-    """Its Markdown is the writer's own; what a browser would take for HTML is not."""
+    """A note may use Markdown; HTML in it is escaped."""
     text = note.text.replace("&", "&amp;").replace("<", "&lt;").replace("\n", "\n  ")
-    return f"- {format_time(note.time)[11:16]} **{escaped(note.tag)}** ({escaped(record.run_id)}) {text}"
+    return (
+        f"- {format_time(note.time)[11:16]} **{escape_markdown(note.tag)}** ({escape_markdown(record.run_id)}) {text}"
+    )
 
 
-def escaped(text: str) -> str:
-    """A text that shows in Markdown as it is."""
+def escape_markdown(text: str) -> str:
+    """A text that Markdown renders as it is."""
     plain = format_value(text).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*\[\]#|~]|(?<!\w)_|_(?!\w))", r"\\\1", plain)
 
@@ -163,21 +167,21 @@ def todo(argv: list[str]) -> int:
     parser = CommandParser("python -m runs todo", "What was noted as TODO or IDEA and is not done.")
     parser.add_argument("--done", type=int, metavar="N", help="tick off number N of the list")
     options = parser.parse_intermixed_args(argv)
-    left = open_notes(load(Path(options.logs_dir)))
+    notes = open_notes(load(Path(options.logs_dir)))
     if options.done is not None:
-        if not 1 <= options.done <= len(left):
-            there = f"give a number from 1 to {len(left)}" if left else "there is nothing left to do"
-            raise UserError(f"--done is {options.done}: {there}; python -m runs todo lists them.")
-        record, note = left[options.done - 1]
+        if not 1 <= options.done <= len(notes):
+            advice = f"give a number from 1 to {len(notes)}" if notes else "there is nothing left to do"
+            raise UserError(f"--done is {options.done}: {advice}; python -m runs todo lists them.")
+        record, note = notes[options.done - 1]
         append(record.run, {"time": time.time(), "tag": "UPDATE", "text": f"done: {note.text}", "done": note.time})
         print(f"done: {format_value(first_line(note))} ({format_value(record.run_id)})")
         return 0
-    for number, (record, note) in enumerate(left, 1):
+    for number, (record, note) in enumerate(notes, 1):
         print(
             f"{number:>3}  {note.tag:5} {format_time(note.time)[:10]}  {format_value(first_line(note))}  "
             f"({format_value(record.run_id)})"
         )
-    if not left:
+    if not notes:
         print('Nothing is left to do. python -m runs note RUN "TODO: …" adds something.')
     return 0
 

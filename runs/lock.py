@@ -20,15 +20,16 @@ import threading
 import time
 import weakref
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 from runs.slurm import slurm_job
 
 UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-BEAT = 5.0  # seconds between heartbeats
-SILENCE = 60.0  # seconds without a heartbeat, after which a process of another machine counts as dead
-NONE = "this file system has no locks"
+HEARTBEAT_SECONDS = 5.0  # between heartbeats
+SILENCE_SECONDS = 60.0  # without a heartbeat, after which a process of another machine counts as dead
+NO_LOCKS = "this file system has no locks"
 LOST = "{}: another process took this run's lock, as this one gave no sign of life: it ends here.\n"
 OwnerRecord = dict[str, Any]
 
@@ -36,8 +37,11 @@ OwnerRecord = dict[str, Any]
 class Lock:
     """Held from `acquire` until the end of this object or of its process, however it ends."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, heartbeat_seconds: float = HEARTBEAT_SECONDS, silence_seconds: float = SILENCE_SECONDS
+    ) -> None:
         self.path, self.owner = path, owner_file(path)
+        self.heartbeat_seconds, self.silence_seconds = heartbeat_seconds, silence_seconds
         self.file: IO[str] | None = None
         self.is_by_file = False  # the kernel could not help
         self.end: Any = None
@@ -53,7 +57,7 @@ class Lock:
         except OSError as error:
             if error.errno not in UNSUPPORTED:
                 raise
-            warn_once(self.path.parent, error)
+            warn_once(self.path.parent, str(error.strerror))
             self.is_by_file = True
         # Another node may see this file system without the locks that this one sees.
         while self.owner.exists() or self.is_by_file:
@@ -61,14 +65,15 @@ class Lock:
             record |= as_record(os.getpid()) | slurm_job()
             if self.is_by_file and create_owner_file(self.owner, record):
                 self.end = weakref.finalize(self, release, self.owner, record, over := threading.Event())
-                threading.Thread(target=write_heartbeats, args=(self.owner, record, over), daemon=True).start()
+                arguments = (self.owner, record, over, self.heartbeat_seconds)
+                threading.Thread(target=write_heartbeats, args=arguments, daemon=True).start()
                 return
             held_by = read_owner(self.owner)
             if held_by.get("process") == os.getpid() and held_by.get("machine") == machine():
                 return  # this very process
             if not self.owner.exists():
                 continue  # gone in between
-            if not is_holder_alive(self.owner, held_by):
+            if not is_holder_alive(self.owner, held_by, self.silence_seconds):
                 remove_stale(self.owner, held_by)
             elif not wait:
                 raise BlockingIOError(errno.EAGAIN, f"{held_by.get('host')} has it")
@@ -85,8 +90,8 @@ def owner_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.owner")
 
 
-def lock_holder(path: Path) -> int:
-    """The process that has the lock, as far as this machine can tell: 0 for none, -1 for one of another machine."""
+def lock_holder(path: Path, silence_seconds: float = SILENCE_SECONDS) -> int:
+    """The process that holds the lock, as far as this machine can tell: 0 for none, -1 for one of another machine."""
     with suppress(OSError), open(path, "rb") as file:
         # F_GETLK asks and takes nothing; a lock tried and given back could turn a starting run away.
         question = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
@@ -101,7 +106,7 @@ def lock_holder(path: Path) -> int:
     record = read_owner(owner)
     if record.get("machine") == machine():
         return int(record["process"]) if is_alive(record) else 0
-    return -1 if silent < SILENCE else 0
+    return -1 if silent < silence_seconds else 0
 
 
 def lack_of_locks(folder: Path) -> OSError | None:
@@ -110,20 +115,13 @@ def lack_of_locks(folder: Path) -> OSError | None:
         with tempfile.TemporaryFile(dir=folder) as file:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        return OSError(f"{NONE}: {error.strerror}") if error.errno in UNSUPPORTED else None
+        return OSError(f"{NO_LOCKS}: {error.strerror}") if error.errno in UNSUPPORTED else None
     return None
 
 
-def warn_once(folder: Path, error: OSError) -> None:
-    if folder not in TOLD:
-        print(
-            f"{folder}: {NONE} ({error.strerror}): a file that names its process stands for one.",
-            file=sys.stderr,
-        )
-    TOLD.add(folder)
-
-
-TOLD: set[Path] = set()
+@cache
+def warn_once(folder: Path, reason: str) -> None:
+    print(f"{folder}: {NO_LOCKS} ({reason}): a file that names its process stands for one.", file=sys.stderr)
 
 
 def create_owner_file(owner: Path, record: OwnerRecord) -> bool:
@@ -145,18 +143,19 @@ def read_owner(owner: Path) -> OwnerRecord:
     return {}
 
 
-def is_holder_alive(owner: Path, record: OwnerRecord) -> bool:
+def is_holder_alive(owner: Path, record: OwnerRecord, silence_seconds: float = SILENCE_SECONDS) -> bool:
     """Whether the process that an owner's file names is alive; one of another machine has to show a heartbeat."""
     if record.get("machine") == machine():
         return is_alive(record)
     now = slurm_job()
     if "job" in now and record.get("job") == now["job"] and int(record.get("restart", 0)) < int(now.get("restart", 0)):
         return False  # of this job, before it was queued again
-    first, deadline = last_heartbeat(owner), time.monotonic() + SILENCE
+    first, deadline = last_heartbeat(owner), time.monotonic() + silence_seconds
     host = record.get("host", "another machine")
-    print(f"{owner} is of {host}: waiting up to {SILENCE:.0f} s for a sign of life", file=sys.stderr, flush=True)
+    words = f"waiting up to {silence_seconds:.0f} s for a sign of life"
+    print(f"{owner} is of {host}: {words}", file=sys.stderr, flush=True)
     while time.monotonic() < deadline:
-        time.sleep(min(1.0, SILENCE / 10))
+        time.sleep(min(1.0, silence_seconds / 10))
         if last_heartbeat(owner) != first:
             return owner.exists()
     return False
@@ -182,9 +181,11 @@ def remove_stale(owner: Path, record: OwnerRecord) -> None:
         aside.unlink()
 
 
-def write_heartbeats(owner: Path, record: OwnerRecord, over: threading.Event) -> None:
-    """Write heartbeats. A process that was stopped for long may find that another holds the lock: then it must end."""
-    while not over.wait(BEAT):
+def write_heartbeats(
+    owner: Path, record: OwnerRecord, over: threading.Event, seconds: float = HEARTBEAT_SECONDS
+) -> None:
+    """Touch the owner's file every `seconds`. A process that was paused for long may have lost the lock: it ends."""
+    while not over.wait(seconds):
         with suppress(OSError):
             if read_owner(owner) == record:
                 os.utime(owner)

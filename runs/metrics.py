@@ -43,8 +43,8 @@ class Metric:
 PREFIXES = {"gradient_norm/": "gradient norm of {}", "learning_rate/": "learning rate of {}"}
 
 
-def place_columns(unit: str) -> dict[str, Metric]:
-    """Where a row was measured: on the axis of a chart, not a curve."""
+def axis_columns(unit: str) -> dict[str, Metric]:
+    """The columns that say where in training a row was measured: axes of a chart, not curves."""
     return {
         "step": Metric("optimizer step", "steps"),
         "epoch": Metric("epoch", "passes over the data"),
@@ -59,7 +59,7 @@ def place_columns(unit: str) -> dict[str, Metric]:
 def general_columns(unit: str) -> dict[str, Metric]:
     """The columns that every task has."""
     return {
-        **place_columns(unit),
+        **axis_columns(unit),
         "gradient_norm": Metric("gradient norm before clipping"),
         "clipped_share": Metric("steps whose gradient was clipped", "share of steps", "lower"),
         "learning_rate": Metric("learning rate of the weights"),
@@ -76,7 +76,8 @@ class TaskRecord:
 
     unit: what training counts, such as tokens; it names a column and an axis. headline: the column that a run is judged
     by, such as valid_loss. models: {--model_name: title}. twin: the flags of its baseline. decides: the flags that
-    decide which data a run is evaluated on, what a unit of it is, and how many of them a row has.
+    decide which data a run is evaluated on, what a unit of it is, and how many of them a row has. metrics: a cache of
+    `measure`.
     """
 
     name: str
@@ -86,24 +87,24 @@ class TaskRecord:
     measures: tuple[Measure, ...]
     twin: Mapping[str, Any]
     decides: Mapping[str, tuple[str, ...]]
-    described: dict[str, Metric] = field(default_factory=dict, repr=False, compare=False)
+    metrics: dict[str, Metric] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
-    def places(self) -> dict[str, Metric]:
-        return place_columns(self.unit)
+    def axes(self) -> dict[str, Metric]:
+        return axis_columns(self.unit)
 
     @cached_property
     def general(self) -> dict[str, Metric]:
         return general_columns(self.unit)
 
     def measure(self, column: str) -> Metric:
-        """What a column means; one that nobody declared is its own title."""
-        if column not in self.described:
-            self.described[column] = self.describe(column)
-        return self.described[column]
+        """What a column means; the title of an undeclared column is its name."""
+        if column not in self.metrics:
+            self.metrics[column] = self.describe(column)
+        return self.metrics[column]
 
     def describe(self, column: str) -> Metric:
-        if measure := None if column in self.places else measure_of(column, self.measures):
+        if measure := None if column in self.axes else measure_of(column, self.measures):
             return Metric(measure.title, measure.unit, measure.better)
         if column in self.general:
             return self.general[column]
@@ -114,7 +115,7 @@ class TaskRecord:
 
     def sign(self, column: str) -> int:
         """1 where a smaller value is better, -1 where a larger one is, 0 where neither is."""
-        return 0 if column in self.places else {"lower": 1, "higher": -1, None: 0}[self.measure(column).better]
+        return 0 if column in self.axes else {"lower": 1, "higher": -1, None: 0}[self.measure(column).better]
 
     def headline_on(self, split: str) -> str:
         """The column of the headline's measure on another split: train_loss where the headline is valid_loss."""
@@ -131,13 +132,13 @@ class TaskRecord:
         return split in SPLITS and name in self.unit_free
 
     def instead_of(self, column: str) -> str | None:
-        """The column that says the same as this one for any unit."""
+        """The column of the same measure that does not depend on the unit: bits per byte for the loss per token."""
         split, _, name = column.partition("_")
         measures = self.measures if split in SPLITS else ()
         return next((f"{split}_{each.instead}" for each in measures if each.name == name and each.instead), None)
 
     def restates_headline(self, column: str) -> bool:
-        """Whether it is the headline in other words, of any split: perplexity and bits per byte are the loss."""
+        """Whether a column is the headline in other words, as perplexity and bits per byte are the loss."""
         split = column.partition("_")[0]
         headline = self.headline_on(split)
         other = self.instead_of(headline)
@@ -183,7 +184,7 @@ def declared_measure(entry: Mapping[str, Any]) -> Measure:
     )
 
 
-# Folders of earlier versions have no task.json: there was this task only.
+# Folders of earlier versions have no task.json: language was the only task.
 LANGUAGE = task_record(find_task(DEFAULT_TASK), values_of(from_dict({})))
 LANGUAGE_TASK = task_from_text(json.dumps(LANGUAGE))
 
@@ -216,7 +217,7 @@ def summarise_metrics(path: Path, task: TaskRecord, before: MetricSummary | None
     try:
         with open(path, "rb") as file:
             is_continued = before is not None and checksum_at(file, before.offset) == before.tail_checksum
-            return read_on(file, task, before if before and is_continued else MetricSummary())
+            return continue_summary(file, task, before if before and is_continued else MetricSummary())
     except OSError:
         return MetricSummary()
 
@@ -227,14 +228,14 @@ def checksum_at(file: IO[bytes], offset: int) -> int:
     return crc32(file.read(offset - start))
 
 
-def read_on(file: IO[bytes], task: TaskRecord, before: MetricSummary) -> MetricSummary:
+def continue_summary(file: IO[bytes], task: TaskRecord, before: MetricSummary) -> MetricSummary:
     last: dict[str, Any] = dict(before.last)
     best = before.best
     offset, count, damaged = before.offset, before.rows, before.damaged
     file.seek(offset)
     while lines := [line for line in file.readlines(CHUNK) if line.endswith(b"\n")]:
         offset += sum(map(len, lines))
-        rows = rows_at_once(lines)
+        rows = parse_lines(lines)
         count += len(rows)
         damaged += sum(map(bool, map(bytes.strip, lines))) - len(rows)
         best = best_values(rows, task, best)
@@ -244,8 +245,8 @@ def read_on(file: IO[bytes], task: TaskRecord, before: MetricSummary) -> MetricS
     return MetricSummary(offset, checksum_at(file, offset), count, damaged, numbers, best)
 
 
-def rows_at_once(lines: list[bytes]) -> list[dict[str, Any]]:
-    """The rows that can be read; all at once where nothing is wrong, which takes half the time."""
+def parse_lines(lines: list[bytes]) -> list[dict[str, Any]]:
+    """The rows of these lines; parsed at once where all are valid, which takes half the time."""
     try:
         rows = json.loads(b"[" + b",".join(lines) + b"]")
         if len(rows) == len(lines) and all(type(row) is dict for row in rows):
@@ -258,27 +259,32 @@ def rows_at_once(lines: list[bytes]) -> list[dict[str, Any]]:
 def best_values(rows: Sequence[Mapping[str, Any]], task: TaskRecord, before: Best | None = None) -> Best:
     """The best value of every column that has a better direction, `before` and in these rows.
 
-    The best of valid_ and test_ is among the rows that saw the most units, so that a sample is not held against the
+    The best of valid_ and test_ is among the rows that saw the most units, so that a sample is not compared with the
     whole split, and not of step 0 where there is a later row; `best["valid_targets"]` is how many units that were.
     """
     best = dict(before or {})
-    kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}  # rows of the same columns, to be judged together
+    kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}  # {columns: the rows that have them}
     for row in rows:
         kinds.setdefault(tuple(row), []).append(row)
     for columns, alike in kinds.items():
         largest = {
-            split: largest_of(best, split, task.headline_on(split), alike)
+            split: largest_evaluations(best, split, task.headline_on(split), alike)
             for split in EVALUATED
             if task.headline_on(split) in columns
         }
         for name in columns:
             if sign := task.sign(name):
-                take_best(best, name, sign, largest.get(name.partition("_")[0], alike))
+                update_best(best, name, sign, largest.get(name.partition("_")[0], alike))
     return best
 
 
-def largest_of(best: Best, split: str, headline: str, rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows among which the best of a split is; where they saw more than all before, the best so far is dropped."""
+def largest_evaluations(
+    best: Best, split: str, headline: str, rows: list[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """The rows that saw the most units of a split, among which its best value is.
+
+    Where they saw more than all rows before, the values of `best` so far are dropped.
+    """
     targets = f"{split}_targets"
     rows = [row for row in rows if is_number(row[headline]) and math.isfinite(row[headline])]
     ranks = [rank(row.get("step"), row.get(targets)) for row in rows]
@@ -293,11 +299,11 @@ def largest_of(best: Best, split: str, headline: str, rows: list[Mapping[str, An
 
 
 def rank(step: Any, targets: Any) -> tuple[bool, float]:
-    """Before the first step nothing is learned, and a validation over more units tells more."""
+    """The order of evaluations: one after training began counts more than step 0, then one over more units."""
     return step != 0, targets if is_number(targets) and math.isfinite(targets) else 0.0
 
 
-def take_best(best: Best, name: str, sign: int, rows: list[Mapping[str, Any]]) -> None:
+def update_best(best: Best, name: str, sign: int, rows: list[Mapping[str, Any]]) -> None:
     """Put the best value of a column into `best`, with the first step that had it."""
     values = [row[name] for row in rows]
     if set(map(type, values)) != {float} or not math.isfinite(sum(values)):
@@ -327,18 +333,18 @@ Row = dict[str, Any]
 
 def export(argv: list[str]) -> int:
     """`python -m runs export`"""
+    from runs.run import RUN_HELP, find_run  # here, since runs.run imports this module
+
     parser = CommandParser(
         "python -m runs export",
         "Print a run's metrics as CSV.\n\n"
         "An epoch is one line: means of what training measured in it, and the last of each evaluation.\n"
         "Epoch 0 is what was measured before training.",
     )
-    parser.add_argument("run", metavar="RUN", help="id, name, beginning of an id, or last")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--every", choices=("row", "epoch"), default="epoch", help="a line an epoch, or a line a row")
     parser.add_argument("--out", metavar="FILE", help="write it there instead of printing it")
     options = parser.parse_args(argv)
-    from runs.run import find_run  # which reads runs by what stands here
-
     run = find_run(Path(options.logs_dir), options.run)
     rows = run.metrics()
     if not rows:
@@ -375,7 +381,7 @@ def merge_rows(rows: Sequence[Row], task: TaskRecord) -> Row:
         for name, value in row.items():
             values_of.setdefault(name, []).append(value)
     return {
-        name: mean(values) if is_mean(name, task) and all(map(is_number, values)) else values[-1]
+        name: mean(values) if is_averaged(name, task) and all(map(is_number, values)) else values[-1]
         for name, values in values_of.items()
     }
 
@@ -387,14 +393,14 @@ def mean(values: Sequence[float]) -> float:
         return sum(value / len(values) for value in values)
 
 
-def is_mean(name: str, task: TaskRecord) -> bool:
-    return name not in task.places and not name.startswith(("valid_", "test_", "learning_rate", "divergences"))
+def is_averaged(name: str, task: TaskRecord) -> bool:
+    return name not in task.axes and not name.startswith(("valid_", "test_", "learning_rate", "divergences"))
 
 
 def to_csv(rows: Sequence[Row], task: TaskRecord = LANGUAGE_TASK) -> str:
     """Rows with a column for each name that occurs; what a row does not have stays empty."""
-    names = [name for name in task.places if any(name in row for row in rows)]
-    names += [name for name in dict.fromkeys(name for row in rows for name in row) if name not in task.places]
+    names = [name for name in task.axes if any(name in row for row in rows)]
+    names += [name for name in dict.fromkeys(name for row in rows for name in row) if name not in task.axes]
     text = io.StringIO()
     writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
     writer.writeheader()

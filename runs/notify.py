@@ -27,22 +27,27 @@ from runs.ranks import is_first_process
 from runs.run import Run
 from runs.slurm import job_name, slurm_job
 
-TIMEOUT_SECONDS = 10.0  # seconds that one try may take
-PAUSE = 1.0  # between the two tries
+TIMEOUT_SECONDS = 10.0  # that one try may take
+PAUSE_SECONDS = 1.0  # between the two tries
 LONGEST = 2000  # characters of a sentence
-AT_THE_END = 2 * TIMEOUT_SECONDS + PAUSE + 1  # seconds that a run waits for messages that are not delivered yet
+CLOSE_SECONDS = 2 * TIMEOUT_SECONDS + PAUSE_SECONDS + 1  # that a run waits for messages not delivered yet
 
 
 class Notifier:
-    """One for a process; it sends nothing before `begin`, in a process that is not the first, and without a target."""
+    """One for a process; it sends nothing before `begin`, in a process that is not the first, and without a target.
 
-    def __init__(self) -> None:
+    timeout: seconds of one try. pause: seconds between the two tries.
+    """
+
+    def __init__(self, timeout: float = TIMEOUT_SECONDS, pause: float = PAUSE_SECONDS) -> None:
+        self.timeout = timeout
+        self.pause = pause
         self.target: str | None = None
         self.about: dict[str, Any] = {}
-        self.waiting: Queue[dict[str, Any]] = Queue()
+        self.queue: Queue[dict[str, Any]] = Queue()
 
     def begin(self, config: RunConfig | None, folder: Path) -> None:
-        """config: as typed; where it has no target, that of the run's record counts."""
+        """Start to deliver messages about the run in `folder`. config: its --notify wins over that of config.json."""
         if not is_first_process():
             return
         recorded: dict[str, Any] = {}
@@ -67,61 +72,61 @@ class Notifier:
         """Returns at once. event: end, failure, alarm, goal, or stuck where a job is not queued again."""
         if self.target is not None:
             text = f"{self.about['run']}: {sentence}"[:LONGEST]
-            self.waiting.put({"text": text, "event": event, **self.about})
+            self.queue.put({"text": text, "event": event, **self.about})
 
-    def close(self, timeout: float = AT_THE_END) -> None:
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Wait until every message is delivered, at most `timeout` seconds; later messages are dropped."""
         if self.target is None:
             return
         deadline = time.monotonic() + timeout
-        while self.waiting.unfinished_tasks and time.monotonic() < deadline:
+        while self.queue.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(0.02)
-        if timeout and self.waiting.unfinished_tasks:
-            words = f"{mark_of(self.target)}: not all was told within {timeout:.0f} s, and the run waits no longer"
-            print(f"--notify {words}", file=sys.stderr)
+        if timeout and self.queue.unfinished_tasks:
+            problem = f"not every message was delivered within {timeout:.0f} s, and the run waits no longer"
+            print(f"--notify {mark_of(self.target)}: {problem}", file=sys.stderr)
         self.target = None
 
     def work(self) -> None:
+        """The thread that delivers messages one by one."""
         while self.target is not None:
-            notice = self.waiting.get()
+            notice = self.queue.get()
             self.deliver(self.target, notice)
-            self.waiting.task_done()
+            self.queue.task_done()
 
-    @staticmethod
-    def deliver(target: str, notice: dict[str, Any]) -> None:
-        """Two tries; why both failed is a line of the log, without what the record must not have."""
-        send: Callable[[str, dict[str, Any]], str | None] = post if is_url(target) else run_command
-        for pause in (PAUSE, 0):
+    def deliver(self, target: str, notice: dict[str, Any]) -> None:
+        """Two tries; why both failed is printed in one line, without the secret part of the target."""
+        send: Callable[[str, dict[str, Any], float], str | None] = post if is_url(target) else run_command
+        for pause in (self.pause, 0):
             try:
-                problem = send(target, notice)
+                problem = send(target, notice, self.timeout)
             except Exception as error:  # whatever it is, it must not cost the run anything
-                problem = type(error).__name__  # its words may have the address
+                problem = type(error).__name__  # its message may contain the address
             if problem is None:
                 return
             time.sleep(pause)
         print(f"--notify {mark_of(target)}: {problem}; nobody was told: {notice['text']}", file=sys.stderr)
 
 
-def post(url: str, notice: dict[str, Any]) -> str | None:
-    """None where the other side took it."""
+def post(url: str, notice: dict[str, Any], timeout: float) -> str | None:
+    """POST the notice as JSON; None if the server accepts it, else why it was not delivered."""
     from urllib.error import HTTPError, URLError  # here, as few runs need them
     from urllib.request import Request, urlopen
 
     headers = {"Content-Type": "application/json", "User-Agent": "ebt"}
     request = Request(url, json.dumps(notice).encode(), headers, method="POST")
     try:
-        with urlopen(request, timeout=TIMEOUT_SECONDS):
+        with urlopen(request, timeout=timeout):
             return None
     except HTTPError as error:
         return f"it answered {error.code}"
     except URLError as error:
         return f"it cannot be reached ({getattr(error.reason, 'strerror', None) or type(error.reason).__name__})"
     except TimeoutError:
-        return f"no answer within {TIMEOUT_SECONDS:.0f} s"
+        return f"no answer within {timeout:.0f} s"
 
 
-def run_command(command: str, notice: dict[str, Any]) -> str | None:
-    """The sentence is its input, and each part of the notice a variable of its environment."""
+def run_command(command: str, notice: dict[str, Any], timeout: float) -> str | None:
+    """Run a shell command with the sentence as its input and each part of the notice as an environment variable."""
     parts = {f"{NOTIFY}_{name.upper()}": str(value or "") for name, value in notice.items()}
     process = subprocess.Popen(
         ["/bin/sh", "-c", command],
@@ -132,12 +137,12 @@ def run_command(command: str, notice: dict[str, Any]) -> str | None:
         start_new_session=True,  # all that it starts can be ended, and a Ctrl-C is not for it
     )
     try:
-        process.communicate(f"{notice['text']}\n".encode(), timeout=TIMEOUT_SECONDS)
+        process.communicate(f"{notice['text']}\n".encode(), timeout=timeout)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        return f"not done within {TIMEOUT_SECONDS:.0f} s"
+        return f"not done within {timeout:.0f} s"
     return f"exit status {process.returncode}" if process.returncode else None
 
 
@@ -145,7 +150,7 @@ notifier = Notifier()
 
 
 def tell_once(folder: Path, event: str, sentence: str) -> None:
-    """For a command about a run, outside of its processes."""
+    """Send one message about a run from a process that does not train it."""
     notifier.begin(None, folder)
     notifier.tell(event, sentence)
     notifier.close()
@@ -156,22 +161,22 @@ def tell_the_end(train: Callable[[RunConfig], int], config: RunConfig) -> int:
     timeout = 0.0  # an interrupted run has no time to wait
     try:
         status = train(config)
-        goes_on = status == EXIT_BY_HAND or (status == EXIT_RESUMABLE and JOB_RUN_DIR in os.environ)
-        if not goes_on:
+        needs_no_message = status == EXIT_BY_HAND or (status == EXIT_RESUMABLE and JOB_RUN_DIR in os.environ)
+        if not needs_no_message:
             tell_of(status)
-            timeout = AT_THE_END
+            timeout = CLOSE_SECONDS
         return status
     except Exception as error:
         words = str(error) if isinstance(error, UserError) else f"{cause_of_error(error)}: {error}"
         notifier.tell("failure", f"failed: {' '.join(words.split())}")
-        timeout = AT_THE_END
+        timeout = CLOSE_SECONDS
         raise
     finally:
         notifier.close(timeout)
 
 
 def tell_of(status: int) -> None:
-    """What attempts.jsonl says of the end."""
+    """Send the message about the end of the run, by attempts.jsonl and metrics.jsonl."""
     if notifier.target is None:
         return
     folder = RunFolder(Path(notifier.about["folder"]))

@@ -1,7 +1,7 @@
 """The signals that end this process, and a copy of all that it prints.
 
 SIGUSR1 is what job scripts ask Slurm to send ahead of the time limit. SIGTERM begins a preemption, a `scontrol requeue`
-and a `scancel`; which of them it was, Slurm is asked once the state is saved. SIGINT is a Ctrl-C, SIGHUP a closed
+and a `scancel`; Slurm is queried which of them it was once the state is saved. SIGINT is a Ctrl-C, SIGHUP a closed
 terminal or a lost connection. A signal is only recorded here; training acts on it where the state can be saved.
 """
 
@@ -35,33 +35,34 @@ CAUSE_OF_SIGNAL = {signal.SIGUSR1: "time limit", signal.SIGINT: "stopped by hand
 
 
 class SignalState:
-    """received: the first signal. training: whether there is a state to save, so that signals are only recorded.
+    """The signals that this process has received.
 
-    tell: called with the name of the first signal as it comes.
+    received: the first of them. training: whether there is a state to save, so that signals are only recorded.
+    on_signal: called with the name of the first signal as it comes.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self.process = os.getpid()
         self.training = False
-        self.tell: Callable[[str], None] | None = None
+        self.on_signal: Callable[[str], None] | None = None
 
     def listen(self) -> None:
-        """What was ignored when the process began (nohup, a shell's background jobs) stays ignored."""
+        """Install the handlers; a signal that was ignored when the process began (nohup, a background job) stays so."""
         self.process = os.getpid()
         for number in MEANING:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self.note)
+                signal.signal(number, self.handle)
 
-    def note(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self.process:  # a loader's process, which ends with this one
             return
         by_hand = number == signal.SIGINT
         again = by_hand and self.received is signal.SIGINT
         if self.received is None:
             self.received = signal.Signals(number)
-            if self.tell is not None:
-                self.tell(self.received.name)
+            if self.on_signal is not None:
+                self.on_signal(self.received.name)
             if by_hand and self.training and not int(os.environ.get("LOCAL_RANK") or 0):
                 with suppress(OSError):
                     os.write(2, CTRL_C_MESSAGE)  # print may be what was interrupted
@@ -72,13 +73,14 @@ class SignalState:
 
     @property
     def cause(self) -> str:
-        """For attempts.jsonl, as far as a signal tells."""
+        """The cause for attempts.jsonl, as far as the signal decides it."""
         if self.received in CAUSE_OF_SIGNAL:
             return CAUSE_OF_SIGNAL[self.received]
         return f"interrupted: {self.received.name}" if self.received is not None else "interrupted"
 
     @property
     def why(self) -> str:
+        """A clause for messages: why the run ends."""
         return MEANING[self.received] if self.received is not None else "another of its processes was told to end"
 
 
@@ -91,9 +93,9 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\
 
 
 def strip_control_codes(line: str) -> str:
-    """What is left of a line on the screen after carriage returns and control sequences."""
-    shown = line.rstrip("\r").rsplit("\r", 1)[-1]
-    return CONTROL.sub("", shown).rstrip()
+    """A line as a terminal shows it: what follows the last carriage return, without control sequences."""
+    visible = line.rstrip("\r").rsplit("\r", 1)[-1]
+    return CONTROL.sub("", visible).rstrip()
 
 
 def attempt_mark() -> str:
@@ -115,9 +117,9 @@ class CopiedStream:
         self._pending = ""
 
     def write(self, text: str) -> int:
-        count = self._shown(lambda: self._stream.write(text))
+        count = self._on_terminal(lambda: self._stream.write(text))
         *lines, pending = (self._pending + text).split("\n")
-        self._pending = pending[pending.rfind("\r", 0, -1) + 1 :]  # a bar redrawn for hours must not pile up here
+        self._pending = pending[pending.rfind("\r", 0, -1) + 1 :]  # a progress bar redrawn for hours would pile up here
         try:
             for line in lines:
                 text_line = strip_control_codes(line)
@@ -129,17 +131,17 @@ class CopiedStream:
         return len(text) if count is None else count
 
     def flush(self) -> None:
-        self._shown(self._stream.flush)
+        self._on_terminal(self._stream.flush)
 
-    def _shown(self, show: Callable[[], Any]) -> Any:
-        """Show something; a terminal that is gone costs the sight of it, not the run."""
+    def _on_terminal(self, show: Callable[[], Any]) -> Any:
+        """Write to the wrapped stream; where its terminal is gone, the stream becomes /dev/null and the run goes on."""
         try:
             return show()
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())  # for all who write there
+            os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
             return None
 

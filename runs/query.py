@@ -23,19 +23,19 @@ Plain = float | str | bool | None
 Lookup = Callable[[str], Any]
 
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf)", re.IGNORECASE)
-WORDS: dict[str, bool | None] = {"true": True, "false": False, "none": None, "null": None}
-JOINTS = ("and", "or", "not")
+LITERALS: dict[str, bool | None] = {"true": True, "false": False, "none": None, "null": None}
+KEYWORDS = ("and", "or", "not")
 SIGNS = ("=", "!=", "<", "<=", ">", ">=", "~")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """place: where it stands in the text, and so no part of what it says."""
+    """field sign value. span: where it stands in the text; not part of its equality."""
 
     field: str
     sign: str
     value: Plain
-    place: tuple[int, int] = attribute(default=(0, 0), compare=False)
+    span: tuple[int, int] = attribute(default=(0, 0), compare=False)
 
     def fits(self, lookup: Lookup) -> bool:
         actual = lookup(self.field)
@@ -44,7 +44,7 @@ class Comparison:
         if self.sign == "=":
             return any_equal(actual, self.value)
         if self.sign == "~":
-            return any(re.search(spelled(self.value), format_value(each), re.IGNORECASE) for each in as_list(actual))
+            return any(re.search(text_of(self.value), format_value(each), re.IGNORECASE) for each in as_list(actual))
         return any(is_ordered(each, self.sign, self.value) for each in as_list(actual))
 
 
@@ -53,7 +53,7 @@ class IsSet:
     """Whether a field is there and not false, zero or empty."""
 
     field: str
-    place: tuple[int, int] = attribute(default=(0, 0), compare=False)
+    span: tuple[int, int] = attribute(default=(0, 0), compare=False)
 
     def fits(self, lookup: Lookup) -> bool:
         return bool(lookup(self.field))
@@ -97,15 +97,15 @@ def leaves(expression: Expression) -> Iterator[Comparison | IsSet]:
             yield from leaves(part)
 
 
-def spelled(value: Plain) -> str:
-    """A value as text, to be found in texts."""
+def text_of(value: Plain) -> str:
+    """A value as text, as a regular expression or to be compared with texts."""
     if isinstance(value, float):
         return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
     return value if isinstance(value, str) else format_value(value)
 
 
 def as_list(value: Any) -> list[Any]:
-    """A list of tags is each of them; nothing is none of them."""
+    """The elements of a list such as tags; a single value as a list; [] for None."""
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
@@ -118,7 +118,7 @@ def any_equal(values: Any, value: Plain) -> bool:
 
 
 def is_equal(actual: Any, value: Plain) -> bool:
-    """Numbers by what they are, however they were written; texts letter by letter."""
+    """Numbers by their value (1e-3 is 0.001); texts letter by letter."""
     if isinstance(actual, bool) or isinstance(value, bool):
         return actual is value
     if isinstance(actual, str) and actual == value:
@@ -126,7 +126,7 @@ def is_equal(actual: Any, value: Plain) -> bool:
     one, other = number(actual), number(value)
     if one is not None and other is not None:
         return one == other or (math.isnan(one) and math.isnan(other))
-    return format_value(actual) == spelled(value)
+    return format_value(actual) == text_of(value)
 
 
 def is_ordered(actual: Any, sign: str, value: Plain) -> bool:
@@ -138,7 +138,7 @@ def is_ordered(actual: Any, sign: str, value: Plain) -> bool:
     if one is None or other is None:
         if not isinstance(actual, str):
             return False
-        one, other = actual, spelled(value)
+        one, other = actual, text_of(value)
     return bool({"<": one < other, "<=": one <= other, ">": one > other, ">=": one >= other}[sign])
 
 
@@ -153,35 +153,35 @@ def number(value: Any) -> float | None:
 
 TOKEN = re.compile(r"""\s*(?:(?P<sign><=|>=|!=|==|[=<>~()])|(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
                    r"""|(?P<word>[^\s"'()=<>~!]+))""", re.DOTALL)  # fmt: skip
-DEEPEST = 50  # brackets and nots inside one another
+MAX_DEPTH = 50  # brackets and nots inside one another
 
 
 @dataclass(frozen=True)
 class Token:
-    """kind: sign, quoted, word or end. text: as it is meant, without quotes. start, end: where it stands."""
+    """kind: sign, quoted, word or end. text: without quotes and escapes. start, end: its span."""
 
     kind: str
     text: str
     start: int
     end: int
 
-    def is_joint(self, joint: str) -> bool:
-        return self.kind == "word" and self.text.lower() == joint
+    def is_keyword(self, keyword: str) -> bool:
+        return self.kind == "word" and self.text.lower() == keyword
 
 
 def parse(text: str) -> Expression:
-    """The expression that a person wrote; what is wrong with it is a UserError that points to the place."""
-    return Reader(text).whole()
+    """The expression of a --where; a UserError with a mark under the mistake where it has one."""
+    return Parser(text).whole()
 
 
-def error_at(text: str, place: tuple[int, int], sentence: str) -> UserError:
-    """The sentence, and below it the text with a mark under the place."""
+def error_at(text: str, span: tuple[int, int], sentence: str) -> UserError:
+    """The sentence, and below it the text with a mark under the span."""
     line = "".join(letter if letter.isprintable() else "?" for letter in text)
-    mark = "^" * max(1, place[1] - place[0])
-    return UserError(f"--where: {sentence}\n  {line}\n  {' ' * place[0]}{mark}")
+    mark = "^" * max(1, span[1] - span[0])
+    return UserError(f"--where: {sentence}\n  {line}\n  {' ' * span[0]}{mark}")
 
 
-class Reader:
+class Parser:
     """Recursive descent: one method a rule of the grammar."""
 
     def __init__(self, text: str) -> None:
@@ -190,20 +190,20 @@ class Reader:
         self.depth = 0
 
     def read(self) -> Iterator[Token]:
-        place, length = 0, len(self.text.rstrip())
-        while place < length:
-            if not (match := TOKEN.match(self.text, place)):
-                start = place + len(self.text[place:]) - len(self.text[place:].lstrip())
+        offset, length = 0, len(self.text.rstrip())
+        while offset < length:
+            if not (match := TOKEN.match(self.text, offset)):
+                start = offset + len(self.text[offset:]) - len(self.text[offset:].lstrip())
                 letter = self.text[start]
-                meant = "this quote is not closed" if letter in "\"'" else "write != here"
-                raise self.problem(meant, start, start + 1)
+                sentence = "this quote is not closed" if letter in "\"'" else "write != here"
+                raise self.problem(sentence, start, start + 1)
             kind = str(match.lastgroup)
             words = match[kind]
             start = match.start(kind)
             if kind == "quoted":
                 words = re.sub(r"\\(.)", r"\1", words[1:-1], flags=re.DOTALL)
             yield Token(kind, "=" if (kind, words) == ("sign", "==") else words, start, match.end())
-            place = match.end()
+            offset = match.end()
         yield Token("end", "", length, length + 1)
 
     def problem(self, sentence: str, start: int, end: int) -> UserError:
@@ -218,37 +218,37 @@ class Reader:
 
     def whole(self) -> Expression:
         expression = self.expression()
-        left = self.next
-        if left.kind == "end":
+        token = self.next
+        if token.kind == "end":
             return expression
-        closing = (left.kind, left.text) == ("sign", ")")
-        meant = "this bracket closes nothing" if closing else "write and or or before this"
-        if left.kind == "sign" and left.text in SIGNS:
-            meant = "a comparison has two sides: write and between two of them"
-        raise self.problem(meant, left.start, left.end)
+        closing = (token.kind, token.text) == ("sign", ")")
+        sentence = "this bracket closes nothing" if closing else "write and or or before this"
+        if token.kind == "sign" and token.text in SIGNS:
+            sentence = "a comparison has two sides: write and between two of them"
+        raise self.problem(sentence, token.start, token.end)
 
     def expression(self) -> Expression:
-        return self.joined("or", Or, lambda: self.joined("and", And, self.negation))
+        return self.sequence("or", Or, lambda: self.sequence("and", And, self.negation))
 
-    def joined(self, joint: str, kind: type[And] | type[Or], part: Callable[[], Expression]) -> Expression:
+    def sequence(self, keyword: str, kind: type[And] | type[Or], part: Callable[[], Expression]) -> Expression:
         parts = [part()]
-        while self.next.is_joint(joint):
+        while self.next.is_keyword(keyword):
             self.take()
             parts.append(part())
         return kind(tuple(parts)) if len(parts) > 1 else parts[0]
 
     def negation(self) -> Expression:
         opening = self.next
-        denied = opening.is_joint("not")
-        if not denied and (opening.kind, opening.text) != ("sign", "("):
+        is_not = opening.is_keyword("not")
+        if not is_not and (opening.kind, opening.text) != ("sign", "("):
             return self.comparison()
         self.take()
         self.depth += 1
-        if self.depth > DEEPEST:
-            raise self.problem(f"this is nested more than {DEEPEST} deep", opening.start, opening.end)
-        part = Not(self.negation()) if denied else self.expression()
+        if self.depth > MAX_DEPTH:
+            raise self.problem(f"this is nested more than {MAX_DEPTH} deep", opening.start, opening.end)
+        part = Not(self.negation()) if is_not else self.expression()
         self.depth -= 1
-        if not denied:
+        if not is_not:
             closing = self.take()
             if (closing.kind, closing.text) != ("sign", ")"):
                 raise self.problem("this bracket is not closed", opening.start, opening.end)
@@ -256,7 +256,7 @@ class Reader:
 
     def comparison(self) -> Expression:
         name = self.take()
-        if name.kind not in ("word", "quoted") or any(map(name.is_joint, JOINTS)):
+        if name.kind not in ("word", "quoted") or any(map(name.is_keyword, KEYWORDS)):
             sentence = "a setting or a metric belongs here, such as valid_loss<2"
             raise self.problem(sentence, name.start, name.end)
         if self.next.kind != "sign" or self.next.text not in SIGNS:
@@ -265,23 +265,23 @@ class Reader:
         if value.kind not in ("word", "quoted"):
             example = "a number, a word, true, false or none"
             raise self.problem(f"a value belongs after {sign.text}: {example}", value.start, value.end)
-        meaning = value_of_token(value)
+        literal = value_of_token(value)
         if sign.text == "~":
             try:
-                re.compile(spelled(meaning))
+                re.compile(text_of(literal))
             except (re.error, RecursionError, OverflowError) as error:
                 sentence = (
                     f"this is no regular expression ({error}): put a backslash before signs that are meant as such"
                 )
                 raise self.problem(sentence, value.start, value.end) from None
-        return Comparison(name.text, sign.text, meaning, (name.start, value.end))
+        return Comparison(name.text, sign.text, literal, (name.start, value.end))
 
 
 def value_of_token(token: Token) -> Plain:
     """What stands in quotes is a text; otherwise it may be a number or true, false, none."""
     if token.kind == "word":
-        if token.text.lower() in WORDS:
-            return WORDS[token.text.lower()]
+        if token.text.lower() in LITERALS:
+            return LITERALS[token.text.lower()]
         if NUMBER.fullmatch(token.text):
             return float(token.text)
     return token.text

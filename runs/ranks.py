@@ -1,7 +1,7 @@
-"""The processes of a run: how many there are and which one this is, as whoever started them tells.
+"""The processes of a run: how many there are and which one this is, by the variables of whoever started them.
 
-srun tells its processes in SLURM_STEP_*; what belongs to the job (SLURM_NTASKS) says nothing of what was started. The
-job's name says nothing either: a job of `salloc` is called after the program that it runs.
+srun sets SLURM_STEP_* for the processes that it started. The variables of the job (SLURM_NTASKS) do not say what was
+started, nor does its name: a job of `salloc` is called after the program that it runs.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ class Step:
 
 def srun_step() -> Step | None:
     """The step of several processes that this is one of; None for a process that is alone."""
-    tasks = numbered("SLURM_STEP_NUM_TASKS", 1)
+    tasks = env_number("SLURM_STEP_NUM_TASKS", 1)
     if tasks == 1 or "SLURM_PROCID" not in os.environ:
         return None
     return Step(
         tasks=tasks,
-        nodes=numbered("SLURM_STEP_NUM_NODES", 1),
-        rank=numbered("SLURM_PROCID", 0),
-        local_rank=numbered("SLURM_LOCALID", 0),
-        node=numbered("SLURM_NODEID", 0),
-        first_node=first_of(os.environ.get("SLURM_STEP_NODELIST", "127.0.0.1")),
+        nodes=env_number("SLURM_STEP_NUM_NODES", 1),
+        rank=env_number("SLURM_PROCID", 0),
+        local_rank=env_number("SLURM_LOCALID", 0),
+        node=env_number("SLURM_NODEID", 0),
+        first_node=first_node_of(os.environ.get("SLURM_STEP_NODELIST", "127.0.0.1")),
     )
 
 
-def numbered(name: str, least: int) -> int:
-    """A number of the environment; where it is none, the least that it can be."""
+def env_number(name: str, least: int) -> int:
+    """A number from an environment variable; `least` where it is not set or no number."""
     word = os.environ.get(name, "")
     return max(least, int(word)) if word.isdecimal() else least
 
 
-def first_of(nodes: str) -> str:
+def first_node_of(nodes: str) -> str:
     """The first of Slurm's list of nodes, such as gpu[003-007,9],big1."""
     match = re.match(r"([^,\[]*)(?:\[([^\],-]*)[^\]]*\])?([^,\[]*)", nodes)
     return "".join(part or "" for part in match.groups()) if match else nodes
@@ -69,10 +69,10 @@ def is_first_process() -> bool:
 
 
 def check_processes(config: RunConfig) -> None:
-    """Refuse, before anything is written, what would not be one run of all processes and GPUs that were asked for."""
+    """Refuse, before anything is written, a start that would not use all requested processes and GPUs for one run."""
     step, settings = srun_step(), config.trainer
     if step is None:
-        check_alone(numbered("SLURM_NTASKS", 1))
+        check_alone(env_number("SLURM_NTASKS", 1))
     else:
         check_step(step, JOB_RUN_DIR in os.environ)
         typed = settings.gpus if settings.gpus.isdecimal() else ""
@@ -84,8 +84,8 @@ def check_processes(config: RunConfig) -> None:
                 f"trains; leave {flag} out, or ask Slurm for --ntasks-per-node={count}."
             )
     if settings.gpus == "none" or (step is None and (settings.gpus != "auto" or "SLURM_PTY_PORT" in os.environ)):
-        return  # who names its GPUs, or sits in a shell on the node, has them all
-    check_gpus(step.tasks_per_node if step else 1, numbered("SLURM_GPUS_ON_NODE", 0), settings.allow_idle_gpus)
+        return  # with --gpus, or in a shell on the node, one process uses all GPUs
+    check_gpus(step.tasks_per_node if step else 1, env_number("SLURM_GPUS_ON_NODE", 0), settings.allow_idle_gpus)
 
 
 def check_alone(tasks: int) -> None:

@@ -21,7 +21,7 @@ from core.environment import JOB_RUN_DIR, LINEAGE, RUN_DIR
 from core.errors import UserError
 from core.text import format_value, join_words
 from runs.folder import code_state
-from runs.run import Run, find_run
+from runs.run import RUN_HELP, Run, find_run
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,18 +31,18 @@ def rerun(argv: list[str]) -> int:
     parser = CommandParser(
         "python -m runs rerun", "Train again here with a run's settings, as a new run that names it as its parent."
     )
-    parser.add_argument("run", metavar="RUN", help="its id, its name, the beginning of its id, or last")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="FLAG=VALUE", help="settings to change"
     )
     parser.add_argument("--dry_run", action="store_true", help="check it and print the command; start nothing")
     options = parser.parse_args(argv)
     run = find_run(Path(options.logs_dir), options.run)
-    changes = parsed_changes(options.set, flags_of_run(run))
+    changes = read_set(options.set, flags_of_run(run))
     words, left_out = command_of(run, changes, options.logs_dir)
     for name in left_out:
         print(f"note: {format_value(name)} of the record is left out: this version has no such flag.", file=sys.stderr)
-    if warning := other_code(run):
+    if warning := code_warning(run):
         print(f"note: {warning}", file=sys.stderr)
     command = [sys.executable, str(ROOT / "train_model.py"), *words]
     print(shlex.join(["python", "train_model.py", *words]), flush=True)
@@ -58,7 +58,7 @@ def flags_of_run(run: Run) -> FlagSet:
     return choose_flags(run.settings)[1]
 
 
-def parsed_changes(words: Sequence[str], flags: FlagSet) -> dict[str, Any]:
+def read_set(words: Sequence[str], flags: FlagSet) -> dict[str, Any]:
     """What --set changes, {flag: plain value}, each checked as the flag is."""
     changes: dict[str, Any] = {}
     for name, value in read_changes(words).items():
@@ -85,7 +85,10 @@ def parsed_changes(words: Sequence[str], flags: FlagSet) -> dict[str, Any]:
 def command_of(run: Run, changes: Mapping[str, Any], logs_dir: str) -> tuple[list[str], list[str]]:
     """The flags that give this run's settings with `changes`, and the names of settings that no flag has any more."""
     if not run.settings:
-        raise UserError(f"{format_value(run.run_id)} cannot be repeated: its config.json is missing or cannot be read.")
+        raise UserError(
+            f"{format_value(run.run_id)} cannot be repeated: its config.json is missing or cannot be read; "
+            "give another RUN."
+        )
     tree, changed = upgrade(run.read("config.json"))
     if old := {name: why for name, why in changed.items() if name not in changes}:
         raise SettingsError(changed_problems(old, format_value(run.run_id)))
@@ -97,21 +100,21 @@ def command_of(run: Run, changes: Mapping[str, Any], logs_dir: str) -> tuple[lis
     origin = f"the record of {run.run_id}"
     values = own_values(recorded, origin) | {"logs_dir": logs_dir} | dict(changes)
     words = to_words(values)
-    got = values_of(parse_command_line(words))
-    if lost := [name for name, value in values.items() if value is None and got[name] is not None]:
+    parsed = values_of(parse_command_line(words))
+    if unset := [name for name, value in values.items() if value is None and parsed[name] is not None]:
         raise UserError(
-            f"{format_value(run.run_id)} cannot be repeated by a command line: {join_words(lost, 'and')} is "
+            f"{format_value(run.run_id)} cannot be repeated by a command line: {join_words(unset, 'and')} is "
             "null there, and only "
-            f"a file can say so; --set {lost[0]}=VALUE gives it another value."
+            f"a file can say so; --set {unset[0]}=VALUE gives it another value."
         )
     return words, [name for name in run.settings if name not in flags and name not in all_flags()]
 
 
-def other_code(run: Run) -> str | None:
-    """What to say where the code is not that of the run."""
+def code_warning(run: Run) -> str | None:
+    """A warning where the code here is not that of the run; None where it is."""
     then, (now, _) = run.read("code.json"), code_state()
-    own = run.path / "code"
-    where = f"; its own lies in {format_value(str(own))}" if own.is_dir() else ""
+    snapshot = run.path / "code"
+    where = f"; its own lies in {format_value(str(snapshot))}" if snapshot.is_dir() else ""
     commits = [str(state.get("commit") or "unknown")[:10] for state in (then, now)]
     if commits[0] != commits[1]:
         return f"the run was made with commit {commits[0]} and this is {commits[1]}, so results may differ{where}."

@@ -26,6 +26,7 @@ WAITING = ("submitting", "held", "released")
 SILENCE = 120.0  # seconds without a heartbeat, and ten times a step, after which a run is called silent
 START_UP = 600.0  # seconds without a line in its log after which one that has no step yet is called silent
 BEAT = 10.0  # seconds between heartbeats, where steps are shorter
+RUN_HELP = "its id, its name, the beginning of its id, its job, or last"  # of a RUN argument, see find_run
 
 
 class State(NamedTuple):
@@ -212,11 +213,11 @@ class Run:
     def last_line(self) -> float:
         """When something was written into a log of the run, in seconds since the epoch; 0 where there is none.
 
-        Progress bars of data that is prepared come into the job's own log alone.
+        Progress bars of data preparation are written to the job's own log only.
         """
         times = [0.0]
-        own = self.job.get("log")
-        for log in (*self.path.glob("*.log"), *self.path.glob("submitit/*_log.*"), *([own] if own else [])):
+        job_log = self.job.get("log")
+        for log in (*self.path.glob("*.log"), *self.path.glob("submitit/*_log.*"), *([job_log] if job_log else [])):
             with suppress(OSError):
                 times.append(os.stat(str(log)).st_mtime)
         return max(times)
@@ -224,8 +225,8 @@ class Run:
     @property
     def seconds_since_heartbeat(self) -> float:
         """Seconds since the last start, heartbeat or, before the first heartbeat, line of a log."""
-        sign = number_or(self.heartbeat.get("time"), 0.0) if self.has_beaten else self.last_line
-        return max(0.0, time.time() - max(self.started, sign))
+        last_sign = number_or(self.heartbeat.get("time"), 0.0) if self.has_beaten else self.last_line
+        return max(0.0, time.time() - max(self.started, last_sign))
 
     @property
     def is_silent(self) -> bool:
@@ -263,7 +264,7 @@ class Run:
                 return 0.0
 
     def content(self, name: str) -> bytes:
-        """A file of the folder; pathlib would take as long as opening it."""
+        """The bytes of a file of the folder. Not by pathlib, which would double the time."""
         with open(f"{self.path}/{name}", "rb") as file:
             return file.read()
 
@@ -291,7 +292,7 @@ def state_of_cause(cause: str) -> str:
 
 
 def seconds_of(stamp: Any) -> float:
-    """A time of a record, as a text or in seconds, as seconds since the epoch; 0 where it is none."""
+    """Seconds since the epoch of a time in a record, which is a text or seconds; 0 where it is neither."""
     if isinstance(stamp, int | float):
         return float(stamp) if 0 < stamp < 1e12 else 0.0
     try:
@@ -328,7 +329,7 @@ def find_run(logs: Path, name: str) -> Run:
 
 
 def match_run(runs: list[Run], name: str) -> Run | None:
-    """The one of these runs, given with the newest first, that a person means."""
+    """The run of this name among `runs`, which are given newest first; see `find_run`."""
     if name == "last" and runs:
         return runs[0]
     for fits in (
@@ -344,7 +345,7 @@ def match_run(runs: list[Run], name: str) -> Run | None:
 
 
 def unknown_run(logs: Path, name: str, runs: list[Run]) -> str:
-    """One sentence with the nearest names."""
+    """The error about a run that does not exist, with the nearest names."""
     from difflib import get_close_matches
 
     from core.text import format_value

@@ -18,14 +18,21 @@ from core.commands import CommandParser
 from core.errors import UserError
 from core.text import format_count, format_duration, format_number, format_time, format_value, join_words, plural
 from runs.attempts import REFUSED
-from runs.compare import Validation, alike, meeting, obstacle, validations_of, value_of
-from runs.index import IndexedRun, load
-from runs.run import STATES, Note, find_run
+from runs.compare import (
+    Validation,
+    last_common_validations,
+    of_one_extent,
+    validations_of,
+    value_of,
+    why_not_comparable,
+)
+from runs.index import IndexedRun, find_record
+from runs.run import RUN_HELP, STATES, Note
 
-NEAR = 50  # earlier runs among which the nearest is looked for
-NAMED = 8  # changes that are listed one by one
+CANDIDATES = 50  # earlier runs among which the nearest is looked for
+LISTED_CHANGES = 8  # changes that are listed one by one
 UNFINISHED = "It did not finish: "
-SAME = 0.005  # of a loss: less is no rise
+SMALL_RISE = 0.005  # share of the best loss; less than that is not called worse
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Summary:
 
 def summarise(record: IndexedRun, records: Sequence[IndexedRun]) -> Summary:
     """The words about a run; `records` are all runs, this one among them, the newest first."""
-    against, relation = model_of(record, records)
+    against, relation = reference_run(record, records)
     changes = differences(against.settings, record.settings) if against else {}
     return Summary(
         against,
@@ -54,14 +61,16 @@ def summarise(record: IndexedRun, records: Sequence[IndexedRun]) -> Summary:
     )
 
 
-def model_of(record: IndexedRun, records: Sequence[IndexedRun]) -> tuple[IndexedRun | None, str]:
-    """The run that this one is best understood from: its parent, or the earlier one with the fewest differences."""
+def reference_run(record: IndexedRun, records: Sequence[IndexedRun]) -> tuple[IndexedRun | None, str]:
+    """The run to describe this one by: its parent, or the earlier one with the fewest differences; and which it is."""
     parent = record.facts["parent"]
     if parent and (match := next((other for other in records if other.run_id == parent), None)):
         return match, "its parent"
     before = records[records.index(record) + 1 :] if record.value("model_name") is not None else []
-    alike = (other for other in before if other.value("model_name") is not None and other.task.name == record.task.name)
-    earlier = list(islice(alike, NEAR))
+    same_task = (
+        other for other in before if other.value("model_name") is not None and other.task.name == record.task.name
+    )
+    earlier = list(islice(same_task, CANDIDATES))
     if not earlier:
         return None, ""
     return min(earlier, key=lambda other: distance(other.config, record.config)), "the nearest earlier run"
@@ -97,14 +106,14 @@ def what_it_is(record: IndexedRun) -> str:
     kind = f"{'An' if title[:1].lower() in 'aeiou' else 'A'} {title}"
     has_size = "model_size" in settings and len(settings.keys() & set(SIZE_TABLE_FLAGS)) > 1  # every run has a rate
     size = f" of size {format_value(settings['model_size'])}" if has_size else ""
-    telling = [format_value(value) for value in telling_settings(settings)]
-    size += f" with {join_words(telling, 'and')}" if telling else ""
+    notable = [format_value(value) for value in notable_settings(settings)]
+    size += f" with {join_words(notable, 'and')}" if notable else ""
     data = f" on {format_value(settings['dataset_name'])}" if "dataset_name" in settings else ""
     steps = f", {format_number(settings['max_steps'])} steps" if "max_steps" in settings else ""
     return f"{kind}{size}{data}{steps}."
 
 
-def telling_settings(settings: Mapping[str, Any]) -> list[Any]:
+def notable_settings(settings: Mapping[str, Any]) -> list[Any]:
     """The values of the task's own settings that tables show first, where they are not the default."""
     flags = [flag for flag in all_flags().values() if flag.shown_first == 1 and flag.group not in COMMON]
     return [
@@ -125,20 +134,20 @@ def what_changed(
         )
     if not changes:
         return f"The same settings as {relation}, {format_value(against.run_id)}."
-    words = [changed(name, *values) for name, values in list(changes.items())[:NAMED]]
+    words = [change_text(name, *values) for name, values in list(changes.items())[:LISTED_CHANGES]]
     if more := len(changes) - len(words):
         words.append(f"{more} more")
     return f"Other than {relation}, {format_value(against.run_id)}: {join_words(words, 'and')}."
 
 
-def changed(name: str, before: Any, after: Any) -> str:
+def change_text(name: str, before: Any, after: Any) -> str:
     if isinstance(after, bool) and isinstance(before, bool):
         return f"{name} on" if after else f"{name} off"
     return f"{name} {format_value(after)} instead of {format_value(before)}"
 
 
 def stats_of(record: IndexedRun) -> list[str]:
-    """How far it came, what that took, and the numbers."""
+    """Sentences about steps, cost, speed, losses and machines."""
     last, task, sentences = record.last, record.task, []
     unit = task.unit
     step, total = last.get("step"), record.settings.get("max_steps")
@@ -153,7 +162,7 @@ def stats_of(record: IndexedRun) -> list[str]:
     for name in map(task.headline_on, SPLITS):
         if name in last:
             sentences.append(
-                f"{task.measure(name).title.capitalize()} {format_number(last[name])}{best_of(record, name)}."
+                f"{task.measure(name).title.capitalize()} {format_number(last[name])}{best_text(record, name)}."
             )
     hosts = list(dict.fromkeys(str(attempt["host"]) for attempt in record.run.attempts if "host" in attempt))
     if hosts:
@@ -163,7 +172,7 @@ def stats_of(record: IndexedRun) -> list[str]:
     return sentences + verdicts_of(record, good=True)
 
 
-def best_of(record: IndexedRun, name: str) -> str:
+def best_text(record: IndexedRun, name: str) -> str:
     value, step = record.best.get(name, (None, None))
     if value is None or value == record.last[name]:
         return ""
@@ -171,7 +180,7 @@ def best_of(record: IndexedRun, name: str) -> str:
 
 
 def takeaways_of(record: IndexedRun, against: IndexedRun | None) -> list[str]:
-    """What a person would say looking at the numbers; nothing that they do not show."""
+    """Sentences on how it went: how it ended, its losses, the comparison with `against`, alarms, use of the machine."""
     sentences = []
     last, state, task = record.last, record.state, record.task
     if not STATES[state].good:
@@ -182,21 +191,21 @@ def takeaways_of(record: IndexedRun, against: IndexedRun | None) -> list[str]:
     if rehearsal := record.value("rehearsal"):
         sentences.append(f"A rehearsal or a part of the validation split ({rehearsal}): its losses are not ranked.")
     validations = validations_of(record.path, record.value, task)
-    similar = alike(validations)
+    similar = of_one_extent(validations)
     if len(similar) > 1 and (sign := task.sign(task.headline)):
         best = min(similar, key=lambda one: sign * one.value)
         worse = sign * (similar[-1].value - best.value)
-        if worse > SAME * abs(best.value):
+        if worse > SMALL_RISE * abs(best.value):
             sentences.append(f"Its best validation was at step {best.step:,}; since then it got worse by {worse:.3g}.")
         elif state == "finished" and best is similar[-1] and best.step == last.get("step"):
             sentences.append("Its last validation was its best, so it may still have been improving.")
-    sentences += compared(record, against, validations)
+    sentences += comparison(record, against, validations)
     gain = last.get("valid_thinking_gain")
     if gain is not None and math.isfinite(gain) and is_trained(record):
         unit = task.measure("valid_thinking_gain").unit.partition(" per ")[0]
         fell = f"helped: the loss fell by {gain:.3g}" if gain > 0 else f"did not help: the loss rose by {-gain:.3g}"
-        changed = f"{fell} {unit}".rstrip() if gain else "did not help: the loss stayed the same"
-        sentences.append(f"Thinking {changed} from the first step of the descent to the last.")
+        outcome = f"{fell} {unit}".rstrip() if gain else "did not help: the loss stayed the same"
+        sentences.append(f"Thinking {outcome} from the first step of the descent to the last.")
     alarms = record.run.rows("alarms.jsonl")
     kinds = list(dict.fromkeys(format_value(str(alarm.get("kind"))) for alarm in alarms))
     if kinds:
@@ -217,7 +226,7 @@ def is_trained(record: IndexedRun) -> bool:
 
 
 def verdicts_of(record: IndexedRun, good: bool) -> list[str]:
-    """What its use of the machine shows, in sentences: what is well, or what is not."""
+    """Sentences of usage.json about its use of the machine. good: the good ones, else the bad ones."""
     verdicts = record.run.read("usage.json").get("verdicts")
     entries = [each for each in verdicts if isinstance(each, dict)] if isinstance(verdicts, list) else []
     texts = [
@@ -228,7 +237,7 @@ def verdicts_of(record: IndexedRun, good: bool) -> list[str]:
     return [text[:1].upper() + text[1:] for text in texts]
 
 
-def compared(record: IndexedRun, against: IndexedRun | None, validations: Sequence[Validation]) -> list[str]:
+def comparison(record: IndexedRun, against: IndexedRun | None, validations: Sequence[Validation]) -> list[str]:
     """Its headline beside that of `against`, at the last step at which both were validated; or why not."""
     if against is None or not any(one.step > 0 for one in validations):
         return []
@@ -240,11 +249,11 @@ def compared(record: IndexedRun, against: IndexedRun | None, validations: Sequen
     instead = task.instead_of(name)
     if against.task.name != task.name:
         return [f"No verdict against {other}: it is of another task."]
-    why = obstacle(against.settings, record.settings, name, task)
-    is_other_unit = bool(why and instead and not obstacle(against.settings, record.settings, instead, task))
+    why = why_not_comparable(against.settings, record.settings, name, task)
+    is_other_unit = bool(why and instead and not why_not_comparable(against.settings, record.settings, instead, task))
     if why and not is_other_unit:
         return [f"No verdict against {other}: {why}."]
-    pair = meeting(validations, theirs, attrgetter("unit_free_extent" if is_other_unit else "units"))
+    pair = last_common_validations(validations, theirs, attrgetter("unit_free_extent" if is_other_unit else "units"))
     if pair is None or (is_other_unit and not pair[0].unit_free_extent):
         units = join_words([f"{flag.replace('_', ' ')}s" for flag in task.decides["unit"]], "and")
         differ = f"the {units} differ, and " if is_other_unit else ""
@@ -281,28 +290,16 @@ FILES = (
 def show(argv: list[str]) -> int:
     """`python -m runs show`"""
     parser = CommandParser("python -m runs show", "One run: what it was, how it went, what was noted.")
-    parser.add_argument("run", metavar="RUN", help="its id, its name, the beginning of its id, its job, or last")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     options = parser.parse_args(argv)
     logs = Path(options.logs_dir)
-    record, records = record_of(logs, options.run)
+    record, records = find_record(logs, options.run)
     for title, lines in sections(record, records):
         print(title)
         for line in lines:
             print(f"  {line}")
         print()
     return 0
-
-
-def record_of(logs: Path, name: str) -> tuple[IndexedRun, list[IndexedRun]]:
-    """The run that a person means, and all runs of its folder."""
-    path = find_run(logs, name).path
-    home = path.resolve().parent.parent if path.resolve().parent.name == "runs" else None
-    records = load(logs if home is None or home == logs.resolve() else home)
-    if match := next((record for record in records if record.run_id == path.resolve().name), None):
-        return match, records
-    raise UserError(
-        f"RUN is {format_value(name)}: it does not lie in a folder runs/, where runs are; give its id instead."
-    )
 
 
 def sections(record: IndexedRun, records: Sequence[IndexedRun]) -> list[tuple[str, list[str]]]:
@@ -318,10 +315,10 @@ def sections(record: IndexedRun, records: Sequence[IndexedRun]) -> list[tuple[st
         title += f" ({format_value(record.name)})"
     parts = [
         (title, head),
-        ("Summary", words.summary + family(record, records)),
+        ("Summary", words.summary + related_runs(record, records)),
         ("Stats", words.stats),
         ("Takeaways", words.takeaways),
-        ("Settings that are not the default", own_settings(record)),
+        ("Settings that are not the default", changed_settings(record)),
         ("Metrics: last, best", metric_lines(record)),
         ("Attempts", attempt_lines(record) if record.facts["attempts"] > 1 else []),
         ("Alarms", [alarm_line(alarm) for alarm in record.run.rows("alarms.jsonl")]),
@@ -332,7 +329,7 @@ def sections(record: IndexedRun, records: Sequence[IndexedRun]) -> list[tuple[st
     return [(title, lines) for title, lines in parts if lines]
 
 
-def family(record: IndexedRun, records: Sequence[IndexedRun]) -> list[str]:
+def related_runs(record: IndexedRun, records: Sequence[IndexedRun]) -> list[str]:
     """How this run was made, those that were made from it, and those that it could be mistaken for."""
     how = record.run.read("lineage.json").get("how")
     made = (
@@ -353,7 +350,7 @@ def more_than(names: Sequence[str], count: int) -> str:
     return f" and {len(names) - count:,} more" if len(names) > count else ""
 
 
-def own_settings(record: IndexedRun) -> list[str]:
+def changed_settings(record: IndexedRun) -> list[str]:
     """`flag value` of the settings that differ from what its task, size and recipe give by themselves."""
     defaults = default_settings(record.settings)
     lines = {
@@ -389,7 +386,7 @@ def defaults_of(leading: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
 
 def metric_lines(record: IndexedRun) -> list[str]:
     task = record.task
-    names = sorted((name for name in record.last if name not in task.places), key=lambda name: name not in record.best)
+    names = sorted((name for name in record.last if name not in task.axes), key=lambda name: name not in record.best)
     width = max(map(len, names[:METRICS]), default=0) + 2
     lines = []
     for name in names[:METRICS]:

@@ -100,10 +100,10 @@ def poll_for_ever(sleep: SleepingThreads, print_line: Callable[[str], None] | No
         time.sleep(POLL_SECONDS)
         before, now = (waited, polled), (waited_for_cores(), time.monotonic())
         waited, polled = now
-        was = contention.is_crowded
-        if contention.update((waited - before[0]) / (polled - before[1])) == was:
+        was_crowded = contention.is_crowded
+        if contention.update((waited - before[0]) / (polled - before[1])) == was_crowded:
             continue
-        if was:
+        if was_crowded:
             sleep.stop()
             continue
         sleep.begin()

@@ -27,20 +27,11 @@ from core.text import format_value, plural
 from runs.metrics import LANGUAGE_TASK, Best, TaskRecord, best_values, number_or
 from runs.run import Run, all_runs, find_run
 
-AT_START = (
-    *(
-        "config.json",
-        "task.json",
-        "command.txt",
-        "code.json",
-        "code.diff",
-        "environment.json",
-        "job_script.slurm",
-        "lineage.json",
-    ),
-    *("model.txt", "model.json"),
+FILES_AT_START = (
+    *("config.json", "task.json", "command.txt", "code.json", "code.diff", "environment.json", "job_script.slurm"),
+    *("lineage.json", "model.txt", "model.json"),
 )
-AT_END = ("attempts.jsonl", "divergence.jsonl", "alarms.jsonl", "usage.json", "samples.jsonl")
+FILES_AT_END = ("attempts.jsonl", "divergence.jsonl", "alarms.jsonl", "usage.json", "samples.jsonl")
 COMPLETE = "whole.json"  # marks a piece that holds all that its process measured
 PROBE_SECONDS = 5.0
 
@@ -133,7 +124,7 @@ def open_wandb(run: Run, folder: Path, run_id: str, offline: bool, **settings: A
     )
     os.environ.pop("WANDB_SERVICE", None)  # processes that we start have their own pages
     page.config.update(config_of(run), allow_val_change=True)
-    save_files(page, run.path, AT_START)
+    save_files(page, run.path, FILES_AT_START)
     return page
 
 
@@ -168,7 +159,7 @@ class Rows:
     def __init__(self, page: Any, earlier: Iterable[Mapping[str, Any]] = (), task: TaskRecord = LANGUAGE_TASK) -> None:
         self.page = page
         self.task = task
-        self.place: dict[str, Any] = {"step": 0}  # of the last row, and its time
+        self.position: dict[str, Any] = {"step": 0}  # of the last row, and its time
         self.best: Best = {}
         for row in earlier:
             self.note_best(row)
@@ -179,14 +170,14 @@ class Rows:
             values["_timestamp"] = row["time"]
         self.page.log(values, step=int(row["step"]))
         if row["step"] >= self.step:
-            self.place = {name: row[name] for name in ("step", "time") if name in row}
+            self.position = {name: row[name] for name in ("step", "time") if name in row}
         if self.note_best(row):
             best = {f"best/{name}": value for name, (value, _) in self.best.items() if self.task.sign(name)}
             self.page.summary.update(best)
 
     @property
     def step(self) -> int:
-        return int(self.place["step"])
+        return int(self.position["step"])
 
     def note_best(self, row: Mapping[str, Any]) -> bool:
         """Whether something was never better, as `runs list` has it."""
@@ -208,8 +199,8 @@ def log_results(rows: Rows, run: Run) -> None:
             media[name] = wandb.Table(columns=list(columns), data=data)
             rows.page.summary[f"number_of_{name}"] = len(data)
     if media:
-        rows.log({**rows.place, **media})
-    save_files(rows.page, run.path, AT_END)
+        rows.log({**rows.position, **media})
+    save_files(rows.page, run.path, FILES_AT_END)
 
 
 def log_checkpoints(page: Any, run: Run, piece: Path) -> None:
@@ -251,7 +242,7 @@ class SyncAction:
 def sync_action(
     run_id: str, pieces: Sequence[OfflineRun], is_running: bool = False, rebuild: bool = False, again: int = 0
 ) -> SyncAction:
-    """again: how many clean pages of this run were uploaded before."""
+    """What to do with a run. again: how many clean pages of it were uploaded before."""
     waiting = tuple(piece for piece in pieces if not piece.is_synced)
     begun = again > 0 or any(piece.is_synced or piece.is_online for piece in pieces)
     if is_running:
@@ -273,7 +264,7 @@ def sync_action(
 
 
 def why_not_in_order(pieces: Sequence[OfflineRun]) -> str | None:
-    """What is against uploading the waiting pieces one after the other, in words."""
+    """Why the waiting pieces cannot be uploaded one after the other, in words; None where they can."""
     if any(piece.is_online and not piece.is_synced for piece in pieces):
         return "its upload broke off"
     if any(piece.steps is None for piece in pieces):
@@ -287,7 +278,8 @@ def why_not_in_order(pieces: Sequence[OfflineRun]) -> str | None:
 
 
 def sync(argv: list[str]) -> int:
-    parser = CommandParser("python -m runs sync", "Upload to W&B what was kept in run folders.")
+    """`python -m runs sync`"""
+    parser = CommandParser("python -m runs sync", "Upload the W&B files in run folders that W&B does not have yet.")
     parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs [all that have something to upload]")
     parser.add_argument("--rebuild", action="store_true", help="upload a clean page written from metrics.jsonl")
     parser.add_argument("--dry_run", action="store_true", help="say what would be done")
@@ -322,7 +314,7 @@ def sync_action_of(run: Run, rebuild: bool) -> SyncAction:
 
 
 def carry_out(run: Run, action: SyncAction) -> bool:
-    """Do it and say so in a line; whether W&B has everything now."""
+    """Upload or rebuild, and print one line; whether W&B has everything now."""
     trouble = ""
     with progress(f"{format_value(run.run_id)}: {action.kind}", "pieces", len(action.pieces)) as advance:
         try:
@@ -365,7 +357,7 @@ def rebuild(run: Run, page_id: str) -> Path:
     file = Path(page.settings.sync_dir) / f"run-{page_id}.wandb"
     try:
         rows = Rows(page, task=run.task)
-        for row in in_order(run):
+        for row in rows_by_step(run):
             rows.log(row)
         for text in run.path.glob(str(run.settings.get("console_log_filename", "console.log"))):
             page.write_logs(text.read_text(errors="replace"))
@@ -376,7 +368,7 @@ def rebuild(run: Run, page_id: str) -> Path:
     return file
 
 
-def in_order(run: Run) -> list[dict[str, Any]]:
+def rows_by_step(run: Run) -> list[dict[str, Any]]:
     """The rows of metrics and of usage by step; those of one step are one row for W&B."""
     usage = [
         {"step": row.get("step")}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from config import RunConfig
     from runs.folder import RunFolder
 
-AT_THE_END = 2.0  # seconds that the end of a run may spend on the pages of other runs
+OTHER_PAGES_SECONDS = 2.0  # that the end of a run may spend on the pages of other runs
 
 
 def page(argv: list[str]) -> int:
@@ -73,7 +73,7 @@ def write_after_run(logs: Path, run_id: str) -> Path | None:
     try:
         from runs.pages.site import Site
 
-        return Site(logs).write([run_id], AT_THE_END).index
+        return Site(logs).write([run_id], OTHER_PAGES_SECONDS).index
     except Exception as error:  # whatever it is, it must not cost a finished run its exit status
         print(f"the pages were not written: {format_value(str(error) or type(error).__name__)}", file=sys.stderr)
         return None
@@ -81,7 +81,7 @@ def write_after_run(logs: Path, run_id: str) -> Path | None:
 
 @contextmanager
 def failure_on_page(folder: RunFolder, config: RunConfig, step: int) -> Iterator[None]:
-    """A mistake that comes to light before the attempt begins is its end, and the pages say what is to be put right."""
+    """Record a UserError that is raised before the attempt begins as an attempt that it ended, and update the pages."""
     try:
         yield
     except UserError as error:

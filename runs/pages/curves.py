@@ -17,11 +17,11 @@ from runs.compare import extent, needs_of, ratio_of, row_length
 from runs.metrics import EVALUATED, LANGUAGE_TASK, Metric, TaskRecord
 
 POINTS = 60_000  # of all curves of a run together
-MOST, FEWEST = 2000, 50  # of one curve
-PLACES = 400  # steps for which units, seconds and FLOPs are given
-EXACT = 15  # digits of a step
-SPARK = 48  # points of the small curve in the list of runs
-# A term of the training loss, and the flag that is its weight; what they leave is that of the prediction itself.
+MAX_POINTS, MIN_POINTS = 2000, 50  # of one curve
+AXIS_POINTS = 400  # steps for which units, seconds and FLOPs are given
+STEP_DIGITS = 15
+SPARK_POINTS = 48  # points of the small curve in the list of runs
+# {term of the training loss: the flag that is its weight}; the rest of the loss is that of the prediction itself.
 TERMS = {"contrastive_loss": "contrastive_loss_coeff"}
 
 
@@ -33,12 +33,12 @@ class Column:
     value: np.ndarray
 
 
-def read_columns(path: Path, place: str = "step") -> dict[str, Column]:
+def read_columns(path: Path, axis: str = "step") -> dict[str, Column]:
     """Every column of numbers, row by row and so in little memory; what is no number is NaN.
 
-    Rows without a `place` are passed over, as are lines that are no JSON.
+    Rows without the axis are skipped, as are lines that are no JSON.
     """
-    kinds: dict[tuple[str, ...], list[array[float]]] = {}  # rows of the same names share their places
+    kinds: dict[tuple[str, ...], list[array[float]]] = {}  # {names: their columns}; most rows have the same names
     try:
         with open(path, "rb") as file:
             for line in file:
@@ -46,16 +46,16 @@ def read_columns(path: Path, place: str = "step") -> dict[str, Column]:
                     row = json.loads(line)
                 except (ValueError, RecursionError):
                     continue
-                if isinstance(row, dict) and isinstance(row.get(place), int | float):
+                if isinstance(row, dict) and isinstance(row.get(axis), int | float):
                     add(kinds, row)
     except OSError:
         return {}
     parts_of: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for names, columns in kinds.items():
-        steps = np.asarray(columns[names.index(place)])
+        steps = np.asarray(columns[names.index(axis)])
         for name, column in zip(names, columns, strict=True):
             parts_of.setdefault(name, []).append((steps, np.asarray(column)))
-    return {name: joined(parts) for name, parts in parts_of.items()}
+    return {name: concatenate(parts) for name, parts in parts_of.items()}
 
 
 def add(kinds: dict[tuple[str, ...], list[array[float]]], row: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ def add(kinds: dict[tuple[str, ...], list[array[float]]], row: dict[str, Any]) -
             column.append(math.nan)
 
 
-def joined(parts: list[tuple[np.ndarray, np.ndarray]]) -> Column:
+def concatenate(parts: list[tuple[np.ndarray, np.ndarray]]) -> Column:
     steps = np.concatenate([steps for steps, _ in parts])
     values = np.concatenate([values for _, values in parts])
     finite = np.isfinite(steps)
@@ -79,8 +79,8 @@ def joined(parts: list[tuple[np.ndarray, np.ndarray]]) -> Column:
 
 
 def decimate(values: np.ndarray, limit: int) -> np.ndarray:
-    """The places of at most `limit` values: the ends, and of each stretch the least, the largest and the first that is
-    not finite."""
+    """The indices of at most `limit` values: both ends, and of each stretch the least, the largest and the first that
+    is not finite."""
     count = len(values)
     if count <= limit:
         return np.arange(count)
@@ -112,18 +112,18 @@ def curves_of(
     """
     columns = {**columns, **loss_shares(columns, settings, task)}
     drawn = {
-        name: column for name, column in columns.items() if name not in task.places and np.isfinite(column.value).any()
+        name: column for name, column in columns.items() if name not in task.axes and np.isfinite(column.value).any()
     }
-    limit = min(MOST, max(FEWEST, POINTS // max(1, len(drawn))))
+    limit = min(MAX_POINTS, max(MIN_POINTS, POINTS // max(1, len(drawn))))
     series = {}
     for name, column in sorted(drawn.items()):
         indices = decimate(column.value, limit)
         series[name] = {
-            "x": plain(column.step[indices], EXACT),
+            "x": plain(column.step[indices], STEP_DIGITS),
             "y": plain(column.value[indices]),
             "rows": len(column.value),
             **(
-                {"of": plain(sizes[indices], EXACT)}
+                {"of": plain(sizes[indices], STEP_DIGITS)}
                 if (sizes := extent_of(columns, name, settings, task)) is not None
                 else {}
             ),
@@ -132,11 +132,11 @@ def curves_of(
             "needs": needs_of(name, task),
             **asdict((measure or task.measure)(name)),
         }
-    return {"places": places(columns, task.unit), "series": series}
+    return {"places": axis_values(columns, task.unit), "series": series}
 
 
 def extent_of(columns: dict[str, Column], name: str, settings: dict[str, Any], task: TaskRecord) -> np.ndarray | None:
-    """What each value of an evaluation was measured over: a number that is the same for the same data only."""
+    """What each value of an evaluation was measured over: see `extent`; None where the rows do not say."""
     split = name.partition("_")[0]
     targets = columns.get(f"{split}_targets")
     if split not in EVALUATED or targets is None or len(targets.step) != len(columns[name].step):
@@ -159,8 +159,8 @@ def loss_shares(columns: dict[str, Column], settings: dict[str, Any], task: Task
         coefficient = settings.get(weight)
         if whole is None or term not in columns or not isinstance(coefficient, int | float):
             continue
-        measured = columns[term]
-        part = coefficient * np.interp(whole.step, measured.step, measured.value)
+        column = columns[term]
+        part = coefficient * np.interp(whole.step, column.step, column.value)
         rest = np.abs(whole.value - part)
         share = np.abs(part) / np.maximum(np.abs(part) + rest, 1e-12)
         shares = {
@@ -170,13 +170,13 @@ def loss_shares(columns: dict[str, Column], settings: dict[str, Any], task: Task
     return shares
 
 
-def places(columns: dict[str, Column], unit: str) -> dict[str, list[float | None]]:
+def axis_values(columns: dict[str, Column], unit: str) -> dict[str, list[float | None]]:
     """Units, seconds and FLOPs beside some steps; an axis that part of the rows lack is left out."""
     if "step" not in columns:
         return {}
     steps = np.unique(columns["step"].step)
-    steps_shown = steps[np.unique(np.linspace(0, len(steps) - 1, min(PLACES, len(steps))).astype(int))]
-    axes = {"step": plain(steps_shown, EXACT)}
+    steps_shown = steps[np.unique(np.linspace(0, len(steps) - 1, min(AXIS_POINTS, len(steps))).astype(int))]
+    axes = {"step": plain(steps_shown, STEP_DIGITS)}
     for axis in (unit, "seconds", "flops"):
         column = columns.get(axis)
         if column is None:
@@ -194,7 +194,7 @@ def spark(columns: dict[str, Column], task: TaskRecord) -> list[float | None]:
         column = columns.get(name)
         if column is not None and np.isfinite(column.value).sum() >= least:
             finite = column.value[np.isfinite(column.value)]
-            return plain(finite[decimate(finite, SPARK)], 3)
+            return plain(finite[decimate(finite, SPARK_POINTS)], 3)
     return []
 
 
@@ -205,8 +205,8 @@ def plain(values: Any, digits: int = 6) -> list[Any]:
     finite = np.where(is_finite, array, 0.0)
     size = np.floor(np.log10(np.maximum(np.abs(finite), 1e-300)))
     # Powers of ten beyond these are not exact, and such numbers are left as they are.
-    places = np.where(np.abs(digits - 1 - size) <= 22, digits - 1 - size, 0)
-    up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
+    decimals = np.where(np.abs(digits - 1 - size) <= 22, digits - 1 - size, 0)
+    up, down = 10.0 ** np.maximum(decimals, 0), 10.0 ** np.maximum(-decimals, 0)
     rounded = np.where(np.abs(digits - 1 - size) <= 22, np.round(finite * up / down) * down / up, finite)
     if not is_finite.all():
         return [value if fine else None for value, fine in zip(rounded.tolist(), is_finite, strict=True)]

@@ -1,4 +1,4 @@
-"""What the pages tell of one run: its row in the list of all runs, and its own page without the curves."""
+"""What the pages show of one run: its row in the list of all runs, and its own page without the curves."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from runs.pages.curves import curves_of, plain, read_columns
 from runs.run import STATES, Run
 from runs.summary import UNFINISHED, Summary, default_settings
 
-LONGEST = 100_000  # characters of one text; the file itself is a click away
-TAIL = 200  # lines of the log
+MAX_TEXT = 100_000  # characters of one text; the page links to the file
+LOG_LINES = 200  # lines of the log
 ROWS = 200  # notes, samples and alarms, the newest
-ANCESTORS = 20
-SENTENCE = 500  # characters of the line that says why a run failed
+MAX_ANCESTORS = 20
+MAX_SENTENCE = 500  # characters of the line that says why a run failed
 
 
 def details_of(run: Run, words: Summary | None = None, best: Best | None = None) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def details_of(run: Run, words: Summary | None = None, best: Best | None = None)
     return {
         "id": run.run_id,
         "name": run.name,
-        "task": task_words(run.task),
+        "task": task_for_scripts(run.task),
         "state": run.state,
         "failure": failure,
         "began": run.began,
@@ -47,7 +47,7 @@ def details_of(run: Run, words: Summary | None = None, best: Best | None = None)
         "settings": settings_of(run),
         "best": (best or {}).get(run.task.headline),
         "rehearsal": rehearsal_of(run.settings.get),
-        "measured_on": kinds_of(run),
+        "measured_on": settings_that_decide(run),
         "attempts": run.attempts,
         "lineage": lineage_of(run),
         "tags": run.tags,
@@ -79,7 +79,11 @@ def failure_of(run: Run, log: str) -> dict[str, Any] | None:
     if cause.startswith("error: "):
         error = re.compile(rf"([\w.]+\.)?{re.escape(cause.removeprefix('error: '))}\b")
         line_of_log = next((line for line in reversed(lines) if error.match(line)), lines[-1] if lines else "")
-    return {"cause": cause, "line": line_of_log[:SENTENCE], "step": last.get("last_step", run.heartbeat.get("step"))}
+    return {
+        "cause": cause,
+        "line": line_of_log[:MAX_SENTENCE],
+        "step": last.get("last_step", run.heartbeat.get("step")),
+    }
 
 
 def step_of(row: dict[str, Any]) -> float:
@@ -104,8 +108,8 @@ def settings_of(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def kinds_of(run: Run) -> dict[str, dict[str, Any]] | None:
-    """What must be the same in two runs whose losses are compared; nothing where its settings are not known."""
+def settings_that_decide(run: Run) -> dict[str, dict[str, Any]] | None:
+    """The settings that must be equal in runs whose losses are compared; None where the run has no settings."""
     kinds = {"data": run.task.decides["data"], "limits": LIMITS, "unit": run.task.decides["unit"]}
     settings = {kind: {name: measured_on(run.settings, name) for name in names} for kind, names in kinds.items()}
     return settings if run.settings else None
@@ -115,7 +119,7 @@ def lineage_of(run: Run) -> list[dict[str, Any]]:
     """The run's parent, that one's parent, and so on, with what each step changed."""
     chain: list[dict[str, Any]] = []
     ancestors = {run.run_id}
-    while len(chain) < ANCESTORS:
+    while len(chain) < MAX_ANCESTORS:
         step = run.read("lineage.json")
         parent = step.get("parent")
         if not isinstance(parent, str) or parent in ancestors or Path(parent).name != parent:
@@ -127,7 +131,7 @@ def lineage_of(run: Run) -> list[dict[str, Any]]:
     return chain
 
 
-def text_of(path: Path, longest: int = LONGEST) -> str:
+def text_of(path: Path, longest: int = MAX_TEXT) -> str:
     """A text file, cut after `longest` characters."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -145,14 +149,18 @@ def log_of(path: Path, names: list[str], console: str) -> dict[str, str]:
     name = console if console in logs else max(logs, key=lambda name: (path / name).stat().st_mtime)
     with open(path / name, "rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - LONGEST))
+        file.seek(max(0, size - MAX_TEXT))
         text = file.read().decode(errors="replace")
     # A progress bar writes its line again and again, each time after a \r.
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
-    return {"file": name, "tail": "\n".join(lines[-TAIL:]), "cut": "yes" if len(lines) > TAIL or size > LONGEST else ""}
+    return {
+        "file": name,
+        "tail": "\n".join(lines[-LOG_LINES:]),
+        "cut": "yes" if len(lines) > LOG_LINES or size > MAX_TEXT else "",
+    }
 
 
-PLACES = ("step", "epoch", "seconds", "flops")  # and the unit of the task
+AXES = ("step", "epoch", "seconds", "flops")  # and the unit of the task
 
 
 def row_of(record: IndexedRun, spark: list[float | None], has_page: bool) -> dict[str, Any]:
@@ -161,7 +169,7 @@ def row_of(record: IndexedRun, spark: list[float | None], has_page: bool) -> dic
     names = [
         name
         for name, value in record.last.items()
-        if name not in task.places and "/" not in name and (math.isfinite(value) or name in record.best)
+        if name not in task.axes and "/" not in name and (math.isfinite(value) or name in record.best)
     ]
     best = {name: record.best.get(name, (None, None)) if task.sign(name) else (None, None) for name in names}
     return {
@@ -185,7 +193,7 @@ def row_of(record: IndexedRun, spark: list[float | None], has_page: bool) -> dic
         "settings": {name: value for name, value in record.settings.items() if name not in record_flags()},
         "metrics": {name: [*rounded(record.last[name], best[name][0]), best[name][1]] for name in names},
         "spark": spark,
-        **{name: record.last.get(name) for name in (*PLACES, task.unit)},
+        **{name: record.last.get(name) for name in (*AXES, task.unit)},
         "page": has_page,
     }
 
@@ -195,7 +203,7 @@ def rounded(*values: float | None) -> list[float | None]:
     return [None if value is None else plain([value], 7)[0] for value in values]
 
 
-def task_words(task: TaskRecord) -> dict[str, Any]:
+def task_for_scripts(task: TaskRecord) -> dict[str, Any]:
     """What the scripts of the pages need to know of a task. label: of the headline's measure, without a split."""
     columns = {split: task.headline_on(split) for split in SPLITS}
     facts = facts_of(task)
@@ -223,13 +231,13 @@ def file_of(run_id: str) -> str:
 
 
 def differing(rows: list[dict[str, Any]]) -> list[str]:
-    """The settings that are not the same in all runs: the well-known first, then those that vary most; those of
+    """The settings that are not the same in all runs: those that tables show first, then those that vary most; those of
     a few runs only come last."""
     values: dict[str, Counter[str]] = {}
     for row in rows:
         for name, value in row["settings"].items():
             values.setdefault(name, Counter())[repr(value)] += 1
     varied = {name: counts for name, counts in values.items() if len(counts) > 1 or counts.total() < len(rows)}
-    order = {name: place for place, name in enumerate(flags_shown_first())}
+    order = {name: rank for rank, name in enumerate(flags_shown_first())}
     rare = {name: max(counts.values()) > 0.9 * len(rows) for name, counts in varied.items()}
     return sorted(varied, key=lambda name: (rare[name], order.get(name, len(order)), -len(varied[name]), name))

@@ -18,16 +18,16 @@ from core.text import format_value
 from runs.pages.site import Site
 
 HOST = "127.0.0.1"
-EVERY = 3.0  # seconds between looks at the runs
-SHOWN = {".html", ".js", ".css"}  # of the site
-RECORD = {".png", ".log", ".diff", ".slurm", ".txt"}  # of a run folder's top: what pages link to
+UPDATE_SECONDS = 3.0  # between updates of the pages
+SITE_SUFFIXES = {".html", ".js", ".css"}  # of the site
+RUN_SUFFIXES = {".png", ".log", ".diff", ".slurm", ".txt"}  # of files in a run folder that pages link to
 
 
 class Handler(SimpleHTTPRequestHandler):
     """Files of the site and of run folders that pages show; checkpoints and all else stay private."""
 
     def send_head(self) -> Any:
-        # A page elsewhere whose name was made to mean this machine must not read it.
+        # Against DNS rebinding: a page of another site whose name resolves to this machine.
         if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
             return self.send_error(HTTPStatus.FORBIDDEN)
         if not allowed(Path(self.directory), self.path):
@@ -40,7 +40,7 @@ class Handler(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def guess_type(self, path: Any) -> str:
-        text = Path(path).suffix in RECORD - {".png"}
+        text = Path(path).suffix in RUN_SUFFIXES - {".png"}
         return "text/plain; charset=utf-8" if text else super().guess_type(path)
 
     def list_directory(self, path: Any) -> Any:
@@ -51,7 +51,7 @@ class Handler(SimpleHTTPRequestHandler):
             super().copyfile(source, outputfile)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """A line for each file would hide what matters."""
+        """Print nothing: a line for each file would hide what matters."""
 
 
 def allowed(logs: Path, address: str) -> bool:
@@ -65,8 +65,8 @@ def allowed(logs: Path, address: str) -> bool:
     if not file.resolve().is_relative_to(logs.resolve()):
         return False
     if parts[0] == "pages":
-        return file.suffix in SHOWN
-    return parts[0] == "runs" and len(parts) == 3 and file.suffix in RECORD
+        return file.suffix in SITE_SUFFIXES
+    return parts[0] == "runs" and len(parts) == 3 and file.suffix in RUN_SUFFIXES
 
 
 def make_server(logs: Path, port: int) -> ThreadingHTTPServer:
@@ -87,7 +87,7 @@ def run_server(logs: Path, port: int) -> int:
     """Serve until somebody presses Ctrl-C, and bring the pages up to date meanwhile."""
     server = make_server(logs, port)
     stopped = threading.Event()
-    writer = threading.Thread(target=keep_writing, args=(Site(logs), stopped), daemon=True)
+    writer = threading.Thread(target=write_repeatedly, args=(Site(logs), stopped), daemon=True)
     writer.start()
     print(f"page  http://{HOST}:{server.server_address[1]}/index.html  (this machine only; Ctrl-C ends it)", flush=True)
     try:
@@ -98,14 +98,14 @@ def run_server(logs: Path, port: int) -> int:
     return 0
 
 
-def keep_writing(site: Site, stopped: threading.Event) -> None:
+def write_repeatedly(site: Site, stopped: threading.Event) -> None:
     """Write the pages every few seconds; a failure is printed once and tried again."""
     last_error = ""
     while not stopped.is_set():
         try:
-            site.write(every=EVERY)
+            site.write(every=UPDATE_SECONDS)
         except UserError as error:
             if str(error) != last_error:
                 print(format_value(str(error)), file=sys.stderr, flush=True)
             last_error = str(error)
-        stopped.wait(EVERY)
+        stopped.wait(UPDATE_SECONDS)

@@ -20,17 +20,17 @@ from core.files import write_atomically
 from core.text import format_value
 from runs.index import WATCHED, IndexedRun, Row, load, save_pages
 from runs.pages.curves import curves_of, read_columns, spark
-from runs.pages.run_page import details_of, differing, file_of, row_of, task_words
+from runs.pages.run_page import details_of, differing, file_of, row_of, task_for_scripts
 from runs.summary import summarise
 
 ASSETS = Path(__file__).parent / "assets"
-MAKERS = ("curves.py", "run_page.py", "assets/run.html")  # another version of them rewrites all pages
-LONGEST_NAME = 200  # of a run folder that gets a page; file systems end at 255
+PAGE_SOURCES = ("curves.py", "run_page.py", "assets/run.html")  # a change of them rewrites all pages
+MAX_NAME = 200  # of a run folder that gets a page; file systems end at 255
 
 
 @dataclass
-class Written:
-    """What came of writing the site."""
+class WriteResult:
+    """How many pages were written."""
 
     index: Path
     runs: int = 0
@@ -54,10 +54,10 @@ class Site:
         seconds: float = math.inf,
         every: float = 0.0,
         advance: Callable[[int], None] = lambda count: None,
-    ) -> Written:
+    ) -> WriteResult:
         """Bring the pages up to date: of the runs in `first` in any case, of the others while `seconds` last.
 
-        every: seconds after which an open page looks for news; 0 is never. advance: told of each run done.
+        every: seconds after which an open page checks for changes; 0 is never. advance: called for each run.
         """
         try:
             return self._write(first, time.monotonic() + seconds, every, advance)
@@ -67,10 +67,10 @@ class Site:
                 "choose a folder you can write to, or free some space."
             ) from error
 
-    def _write(self, first: Collection[str], until: float, every: float, advance: Callable[[int], None]) -> Written:
+    def _write(self, first: Collection[str], until: float, every: float, advance: Callable[[int], None]) -> WriteResult:
         self.data.mkdir(parents=True, exist_ok=True)
         copy_assets(self.pages)
-        written = Written(self.logs / "index.html")
+        written = WriteResult(self.logs / "index.html")
         self.records = load(self.logs, self.memory)
         rows: dict[str, dict[str, Any]] = {}
         pages: dict[str, str] = {}
@@ -98,8 +98,8 @@ class Site:
             record.task.name: record.task for record in sorted(self.records, key=lambda each: len(each.task.measures))
         }
         content = {
-            "runs": public(listed, settings),
-            "tasks": {name: task_words(task) for name, task in tasks.items()},
+            "runs": without_shared(listed, settings),
+            "tasks": {name: task_for_scripts(task) for name, task in tasks.items()},
             "settings": settings,
             "shared": same,
         }
@@ -117,7 +117,7 @@ class Site:
         if cached.stamps == record.stamps and cached.state == record.state:
             return cached
         file = file_of(record.run_id)
-        if not may_write or len(file) > LONGEST_NAME:
+        if not may_write or len(file) > MAX_NAME:
             return replace(cached, is_old=True)
         run = record.run
         spark_line = cached.spark
@@ -179,11 +179,11 @@ def metrics_stamp(stamps: str) -> str:
 @cache
 def version() -> str:
     """A mark of the code that makes a run's page."""
-    content = b"".join((Path(__file__).parent / name).read_bytes() for name in MAKERS)
+    content = b"".join((Path(__file__).parent / name).read_bytes() for name in PAGE_SOURCES)
     return hashlib.sha1(content).hexdigest()[:12]
 
 
-def public(rows: list[dict[str, Any]], settings: list[str]) -> list[dict[str, Any]]:
+def without_shared(rows: list[dict[str, Any]], settings: list[str]) -> list[dict[str, Any]]:
     """The rows without the settings that all runs share."""
     names = set(settings)
     return [
@@ -244,7 +244,7 @@ def plotly_script() -> Path:
 
 
 def write_if_changed(path: Path, text: str) -> None:
-    """Leave a file that already says so alone; browsers and backups then do, too."""
+    """Write a file unless it has this content already, so that browsers and backups see no change."""
     content = text.encode(errors="replace")
     try:
         if path.stat().st_size == len(content) and path.read_bytes() == content:

@@ -39,7 +39,7 @@ def make_run(
     folder.mkdir(parents=True)
     config = json.loads(settings_text(*flags, "--run_name", name, "--max_steps", str(10 * len(losses) or 1)))
     (folder / "config.json").write_text(json.dumps(config))
-    write_rows(folder / "metrics.jsonl", *(row_at(10 * (place + 1), loss) for place, loss in enumerate(losses)))
+    write_rows(folder / "metrics.jsonl", *(row_at(10 * (index + 1), loss) for index, loss in enumerate(losses)))
     if losses:
         write_rows(folder / "metrics.jsonl", row_at(10 * len(losses), losses[-1]) | measures)
     start = {"attempt": 1, "start": "2026-01-01T12:00:00+0000", "host": "desk", "pid": 1, "first_step": 0}
@@ -100,16 +100,16 @@ def make_point_run(
 
 def point_rows(scores: tuple[float, ...]) -> list[dict[str, Any]]:
     rows = []
-    for place, score in enumerate(scores, 1):
-        row = {"step": 10 * place, "epoch": 0.1, "points": 1000 * place, "flops": 1e9 * place, "seconds": 5 * place}
+    for number, score in enumerate(scores, 1):
+        row = {"step": 10 * number, "epoch": 0.1, "points": 1000 * number, "flops": 1e9 * number, "seconds": 5 * number}
         row |= {"attempt": 1, "train_score": score + 0.1, "noise": 0.3, "valid_rmse/left": 2.0 - score}
-        rows.append(row | {"valid_score": score, "valid_near": score / 2, "points_per_second": 200.0 + place})
+        rows.append(row | {"valid_score": score, "valid_near": score / 2, "points_per_second": 200.0 + number})
     return rows
 
 
 def row_at(step: int, loss: float) -> dict[str, Any]:
-    place = {"step": step, "epoch": 0.1, "tokens": step * 100, "flops": step * 1e9, "seconds": step * 0.5, "attempt": 1}
-    return {**place, "train_loss": loss + 0.1, "valid_loss": loss, "valid_accuracy": 1 / loss}
+    axes = {"step": step, "epoch": 0.1, "tokens": step * 100, "flops": step * 1e9, "seconds": step * 0.5, "attempt": 1}
+    return {**axes, "train_loss": loss + 0.1, "valid_loss": loss, "valid_accuracy": 1 / loss}
 
 
 def write_rows(path: Path, *rows: dict[str, Any]) -> None:

@@ -207,8 +207,8 @@ def test_a_job_of_before_is_asked_after(
 
 def test_a_signal_is_on_record_at_once(folder: RunFolder) -> None:
     with folder.attempt(parse_command_line([]), 0):
-        assert signals.tell is not None
-        signals.tell("SIGTERM")
+        assert signals.on_signal is not None
+        signals.on_signal("SIGTERM")
         row = merge_attempts(read_rows(folder.attempts))[0]
         assert row["signal"] == "SIGTERM" and row["told"] >= row["start"] and "end" not in row
 

@@ -26,40 +26,40 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return one, other
 
 
-def parts(told: str) -> dict[str, list[list[str]]]:
+def parts(output: str) -> dict[str, list[list[str]]]:
     """{title: lines as words}"""
-    found: dict[str, list[list[str]]] = {}
-    for block in told.split("\n\n")[1:]:
+    sections: dict[str, list[list[str]]] = {}
+    for block in output.split("\n\n")[1:]:
         title, *lines = block.strip("\n").split("\n")
-        found[title] = [line.split() for line in lines]
-    return found
+        sections[title] = [line.split() for line in lines]
+    return sections
 
 
 def test_every_part_is_told(pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = Command(tmp_path, capsys)("diff", "one", "other")
-    assert told.startswith(f"A  {pair[0].name}: finished\nB  {pair[1].name}: finished\n\nSettings\n")
-    found = parts(told)
-    assert found["Settings"] == [["ebt_type", "default", "adaln"]]
-    assert found["Data"] == [["tokenizer", "bytes", "bpe:300"], ["tokens", "of", "a", "validation", "100", "80"]]
-    assert found["Environment"] == [["torch", "2.13.0", "2.14.0"]]
-    assert ["best", "valid_loss", "2", "1.5000"] in found["Results"]
-    assert found["Code"] == [["The", "commit", "of", "A", "and", "B", "is", "not", "known."]]
+    output = Command(tmp_path, capsys)("diff", "one", "other")
+    assert output.startswith(f"A  {pair[0].name}: finished\nB  {pair[1].name}: finished\n\nSettings\n")
+    sections = parts(output)
+    assert sections["Settings"] == [["ebt_type", "default", "adaln"]]
+    assert sections["Data"] == [["tokenizer", "bytes", "bpe:300"], ["tokens", "of", "a", "validation", "100", "80"]]
+    assert sections["Environment"] == [["torch", "2.13.0", "2.14.0"]]
+    assert ["best", "valid_loss", "2", "1.5000"] in sections["Results"]
+    assert sections["Code"] == [["The", "commit", "of", "A", "and", "B", "is", "not", "known."]]
 
 
 def test_the_same_run_has_no_difference(
     pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = parts(Command(tmp_path, capsys)("diff", "one", "one"))
-    assert [found[name] for name in ("Settings", "Data", "Environment")] == [[["no", "difference"]]] * 3
+    sections = parts(Command(tmp_path, capsys)("diff", "one", "one"))
+    assert [sections[name] for name in ("Settings", "Data", "Environment")] == [[["no", "difference"]]] * 3
 
 
 def commits() -> tuple[str, str]:
     words = ["git", "rev-list", "--max-count=2", "HEAD"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    found = done.stdout.split()
-    if len(found) < 2:
+    hashes = done.stdout.split()
+    if len(hashes) < 2:
         pytest.skip("the history of this checkout has no two commits")
-    return found[1], found[0]
+    return hashes[1], hashes[0]
 
 
 def set_code(folder: Path, commit: str | None, patch: str = "") -> None:
@@ -114,8 +114,8 @@ def test_snapshots_are_compared_file_by_file(
         ["weights.bin", "+0", "-0"],
         ["--code", "shows", "the", "lines."],
     ]
-    told = command("diff", "one", "other", "--code")
-    assert "\n-b\n--- c\n+d\n+e\n" in told and "\x1b" not in told
+    output = command("diff", "one", "other", "--code")
+    assert "\n-b\n--- c\n+d\n+e\n" in output and "\x1b" not in output
 
 
 def test_lines_of_a_diff_are_counted() -> None:

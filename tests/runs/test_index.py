@@ -63,9 +63,8 @@ def test_what_is_known_of_a_run(tmp_path: Path) -> None:
 
 
 def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "SETTLED", 0.0)
     one, other = make_run(tmp_path, "one", day=1), make_run(tmp_path, "other", day=2)
-    load(tmp_path)
+    load(tmp_path, settled_seconds=0.0)
     read: list[str] = []
     original = index.read
 
@@ -74,19 +73,19 @@ def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
         return original(path, *rest)
 
     monkeypatch.setattr(index, "read", noting)
-    load(tmp_path)
+    load(tmp_path, settled_seconds=0.0)
     assert read == []
     write_rows(one / "metrics.jsonl", row_at(40, 1.0))
-    assert [record.value("valid_loss") for record in load(tmp_path)] == [2.0, 1.0]
+    assert [record.value("valid_loss") for record in load(tmp_path, settled_seconds=0.0)] == [2.0, 1.0]
     (other / "archived").touch()
-    assert [record.facts["archived"] for record in load(tmp_path)] == [True, False]
+    assert [record.facts["archived"] for record in load(tmp_path, settled_seconds=0.0)] == [True, False]
     write_rows(one / "journal.jsonl", {"time": 1e9, "tag": "TRY", "text": "x"})
-    load(tmp_path)
+    load(tmp_path, settled_seconds=0.0)
     write_rows(one / "journal.jsonl", {"time": 1e9, "tag": "TRY", "text": "y"})
-    load(tmp_path)
+    load(tmp_path, settled_seconds=0.0)
     assert read == [one.name, other.name, one.name, one.name]
     shutil.rmtree(one)
-    assert [record.run_id for record in load(tmp_path)] == [other.name]
+    assert [record.run_id for record in load(tmp_path, settled_seconds=0.0)] == [other.name]
     with sqlite3.connect(tmp_path / "index.sqlite") as connection:
         assert connection.execute("SELECT count(*) FROM runs").fetchone() == (1,)
 
@@ -127,9 +126,9 @@ def test_the_best_is_a_number(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     values = ["NaN", "-Infinity", '"0.1"', "true", "null", "2", "[0]", "1.5", str(10**400)]
     path.write_text("".join(f'{{"step": {step}, "valid_loss": {value}}}\n' for step, value in enumerate(values)))
-    found = summarise_metrics(path, LANGUAGE_TASK)
-    assert found.best["valid_loss"] == (1.5, 7) and found.rows == len(values)
-    assert "valid_loss" not in found.last, "the last value is none that can be computed with"
+    summary = summarise_metrics(path, LANGUAGE_TASK)
+    assert summary.best["valid_loss"] == (1.5, 7) and summary.rows == len(values)
+    assert "valid_loss" not in summary.last, "the last value is none that can be computed with"
 
 
 @pytest.mark.parametrize("content", [b"", b"this is no database, but it is long enough to be taken for one" * 99])
@@ -139,8 +138,8 @@ def test_a_damaged_index_is_made_again(tmp_path: Path, content: bytes, capsys: p
     (tmp_path / "index.sqlite").write_bytes(content)
     capsys.readouterr()
     assert everything(load(tmp_path)) == before
-    said = capsys.readouterr().err
-    assert said == (f"{tmp_path}/index.sqlite was damaged: it is made again from the folders.\n" if content else "")
+    errors = capsys.readouterr().err
+    assert errors == (f"{tmp_path}/index.sqlite was damaged: it is made again from the folders.\n" if content else "")
     assert everything(load(tmp_path)) == before and not capsys.readouterr().err
 
 
@@ -157,22 +156,19 @@ def test_an_index_of_another_version_or_half_of_one_is_made_again(tmp_path: Path
         assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
 
 
-def test_without_a_usable_index_the_folders_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_usable_index_the_folders_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_run(tmp_path)
     before = everything(load(tmp_path))
-    monkeypatch.setattr(index, "TIMEOUT_SECONDS", 0.05)
     holder = sqlite3.connect(tmp_path / "index.sqlite")
     holder.execute("BEGIN EXCLUSIVE")
-    assert everything(load(tmp_path)) == before
-    said = f"{tmp_path}/index.sqlite cannot be used (database is locked): reading the folders instead.\n"
-    assert capsys.readouterr().err == said
+    assert everything(load(tmp_path, timeout=0.05)) == before
+    warning = f"{tmp_path}/index.sqlite cannot be used (database is locked): reading the folders instead.\n"
+    assert capsys.readouterr().err == warning
     holder.rollback()
     holder.execute("BEGIN IMMEDIATE")  # another one writes: reading goes on, what was read anew is not kept
     write_rows(folder / "metrics.jsonl", row_at(50, 1.0))
-    assert load(tmp_path)[0].value("valid_loss") == 1.0
-    assert capsys.readouterr().err == said
+    assert load(tmp_path, timeout=0.05)[0].value("valid_loss") == 1.0
+    assert capsys.readouterr().err == warning
     holder.close()
     (tmp_path / "index.sqlite").unlink()
     (tmp_path / "index.sqlite").mkdir()
@@ -186,13 +182,13 @@ def test_without_a_usable_index_the_folders_answer(
 def test_several_at_once_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for day in range(1, 13):
         make_run(tmp_path, f"run{day}", day=day)
-    found: list[list[object]] = []
-    threads = [threading.Thread(target=lambda: found.append(everything(load(tmp_path)))) for _ in range(4)]
+    results: list[list[object]] = []
+    threads = [threading.Thread(target=lambda: results.append(everything(load(tmp_path)))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [everything(fresh(tmp_path))] * 4
+    assert results == [everything(fresh(tmp_path))] * 4
     assert "damaged" not in capsys.readouterr().err
 
 

@@ -62,7 +62,10 @@ def test_a_note_without_words_is_piped_or_edited(
     monkeypatch.setenv("EDITOR", "false")
     assert runs.refused("note", "one") == "false ended with status 1, so nothing was written."
     monkeypatch.setenv("EDITOR", "/no/editor")
-    assert runs.refused("note", "one") == "$EDITOR is /no/editor: it cannot be started (No such file or directory)."
+    assert (
+        runs.refused("note", "one")
+        == "$EDITOR is /no/editor: it cannot be started (No such file or directory); give TEXT."
+    )
     monkeypatch.delenv("EDITOR")
     assert runs.refused("note", "one") == (
         'TEXT is missing and $EDITOR is not set: python -m runs note one_20260101-120000_01abcd "…".'

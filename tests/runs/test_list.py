@@ -17,7 +17,7 @@ import pytest
 from benchmarks import runs_list
 from runs.__main__ import main
 from runs.index import load
-from runs.list import default_columns, fitting
+from runs.list import columns_that_fit, default_columns, list_runs
 from runs.summary import summarise
 from tests.conftest import ROOT
 from tests.runs.folders import Command, make_run, write_rows
@@ -61,9 +61,9 @@ def test_filter_and_sort(runs: Command) -> None:
     assert runs.names("--sort", "name", "--limit", "2") == ["broken", "plain"]
 
 
-def test_all_or_as_many_as_asked_for(runs: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runs.list.NEWEST", 2)
-    assert "2 of 3 runs; --all shows all." in runs("list")
+def test_all_or_as_many_as_asked_for(runs: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert list_runs(["--logs_dir", str(runs.logs)], newest=2) == 0
+    assert "2 of 3 runs; --all shows all." in capsys.readouterr().out
     assert "3 runs." in runs("list", "--all")
     assert "1 of 3 runs" in runs("list", "--limit", "1")
     assert "1 run.\n" in runs("list", "--where", "name=plain")
@@ -72,10 +72,10 @@ def test_all_or_as_many_as_asked_for(runs: Command, monkeypatch: pytest.MonkeyPa
 
 
 def test_json_has_everything(runs: Command) -> None:
-    (found,) = json.loads(runs("list", "--json", "--where", "name=timed"))
-    assert found["settings"]["ebt_type"] == "time_embed" and found["last"]["valid_loss"] == 1.9
-    assert found["best"]["valid_loss"] == {"value": 1.7, "step": 20}
-    assert (found["state"], found["tags"], found["problems"]) == ("finished", [], [])
+    (run,) = json.loads(runs("list", "--json", "--where", "name=timed"))
+    assert run["settings"]["ebt_type"] == "time_embed" and run["last"]["valid_loss"] == 1.9
+    assert run["best"]["valid_loss"] == {"value": 1.7, "step": 20}
+    assert (run["state"], run["tags"], run["problems"]) == ("finished", [], [])
     assert json.loads(runs("list", "--json", "--columns", "name,best.valid_loss", "--limit", "1")) == [
         {"name": "broken", "best.valid_loss": None}
     ]
@@ -131,9 +131,9 @@ def test_no_runs_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_a_narrow_screen_has_the_columns_that_matter(logs: Path) -> None:
     rows = [record for record in load(logs) if record.name in ("plain", "timed")]
     columns = ["id", "state", "ebt_type", "step", "train_loss", "valid_loss", "best.valid_loss", "seconds"]
-    assert fitting(rows, columns, 1000) == columns
-    assert fitting(rows, columns, 60) == ["id", "state", "ebt_type", "best.valid_loss"]
-    assert fitting(rows, columns, 10) == ["id"]
+    assert columns_that_fit(rows, columns, 1000) == columns
+    assert columns_that_fit(rows, columns, 60) == ["id", "state", "ebt_type", "best.valid_loss"]
+    assert columns_that_fit(rows, columns, 10) == ["id"]
 
 
 def test_swept_values_come_first_and_empty_columns_not_at_all(
@@ -149,7 +149,7 @@ def test_swept_values_come_first_and_empty_columns_not_at_all(
     assert head[:3] == ["run", "state", "weight_decay"] and second[2] == "0.002"
     assert not {"step", "train_loss", "valid_loss", "best", "time", "tags"} & set(head), "no run has any"
     rows = load(tmp_path)
-    assert fitting(rows, default_columns(rows), 50) == ["id", "state", "weight_decay"]
+    assert columns_that_fit(rows, default_columns(rows), 50) == ["id", "state", "weight_decay"]
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "60")
     (line,) = [line for line in runs("list").splitlines() if "0.001" in line and "…" in line]
@@ -157,9 +157,9 @@ def test_swept_values_come_first_and_empty_columns_not_at_all(
 
 
 def test_best(runs: Command) -> None:
-    told = runs("best")
-    assert told.startswith("timed_20260102-120000_02abcd: validation loss 1.7000 at step 20, the lowest of 2.\n")
-    assert [line.split()[0] for line in told.splitlines()[4:6]] == [
+    output = runs("best")
+    assert output.startswith("timed_20260102-120000_02abcd: validation loss 1.7000 at step 20, the lowest of 2.\n")
+    assert [line.split()[0] for line in output.splitlines()[4:6]] == [
         "timed_20260102-120000_02abcd",
         "plain_20260101-120000_01abcd",
     ]
@@ -240,15 +240,15 @@ def verdict(logs: Path, *flags: str, mine: list[dict[str, float]], theirs: list[
     for day, (rows, words) in enumerate(((theirs, ()), (mine, flags)), 1):
         write_rows(make_run(logs, f"run{day}", *words, day=day, losses=()) / "metrics.jsonl", *rows)
     records = load(logs)
-    found = [text for text in summarise(records[0], records).takeaways if "run1_" in text]
-    return found[0].replace("run1_20260101-120000_01abcd", "A") if found else ""
+    sentences = [text for text in summarise(records[0], records).takeaways if "run1_" in text]
+    return sentences[0].replace("run1_20260101-120000_01abcd", "A") if sentences else ""
 
 
 def test_a_verdict_is_of_equal_steps_and_equal_tokens(tmp_path: Path) -> None:
     other = ("--weight_decay", "0.1")
     chance = "; with one seed each nobody knows how much of it is chance."
 
-    def told(name: str, mine: list[dict[str, float]], theirs: list[dict[str, float]], *flags: str) -> str:
+    def compare(name: str, mine: list[dict[str, float]], theirs: list[dict[str, float]], *flags: str) -> str:
         return verdict(tmp_path / name, *(flags or other), mine=mine, theirs=theirs)
 
     # 200 steps against 100: only where both were validated, and not in between
@@ -256,34 +256,34 @@ def test_a_verdict_is_of_equal_steps_and_equal_tokens(tmp_path: Path) -> None:
         [validated(step, 3 - step / 100, 64) for step in (0, 50, 150, 200)],
         [validated(step, 3 - step / 90, 64) for step in (0, 50, 100)],
     )
-    assert told("steps", long, short) == (
+    assert compare("steps", long, short) == (
         f"At step 50 its validation loss 2.5000 is worse than that of A (2.4444) by 0.0556{chance}"
     )
     none = "No verdict against A: there is no step at which both were validated over the same tokens."
-    assert told("gap", [validated(60, 2.0, 64)], [validated(50, 2.1, 64), validated(70, 1.9, 64)]) == none
-    assert told("zero", [validated(0, 5.0, 64)], [validated(0, 6.0, 64)]) == ""
-    assert told("tokens", [validated(50, 2.0, 64)], [validated(50, 2.1, 512)]) == none
+    assert compare("gap", [validated(60, 2.0, 64)], [validated(50, 2.1, 64), validated(70, 1.9, 64)]) == none
+    assert compare("zero", [validated(0, 5.0, 64)], [validated(0, 6.0, 64)]) == ""
+    assert compare("tokens", [validated(50, 2.0, 64)], [validated(50, 2.1, 512)]) == none
     # a sample while training, the whole split at the end
     whole = [validated(50, 2.0, 64), validated(100, 1.4, 64), validated(100, 1.6, 512)]
-    assert told("whole", whole, [*whole[:2], validated(100, 1.5, 512)]) == (
+    assert compare("whole", whole, [*whole[:2], validated(100, 1.5, 512)]) == (
         f"At step 100 its validation loss 1.6000 is worse than that of A (1.5000) by 0.1{chance}"
     )
-    assert told("tie", whole, whole) == "At step 100 its validation loss is 1.6000, as that of A."
-    assert told("seed", [validated(50, 2.0, 64)], [validated(50, 2.1, 64)], "--seed", "1") == (
+    assert compare("tie", whole, whole) == "At step 100 its validation loss is 1.6000, as that of A."
+    assert compare("seed", [validated(50, 2.0, 64)], [validated(50, 2.1, 64)], "--seed", "1") == (
         "At step 50 its validation loss is 2; A, of another seed, has 2.1000: 0.1 by chance."
     )
-    assert told("data", whole, whole, "--max_documents", "5") == (
+    assert compare("data", whole, whole, "--max_documents", "5") == (
         "No verdict against A: other data (--max_documents 0 and 5)."
     )
-    assert told("limits", whole, whole, "--limit_val_batches", "3") == (
+    assert compare("limits", whole, whole, "--limit_val_batches", "3") == (
         "No verdict against A: other limits of validation (--limit_val_batches all and 3)."
     )
-    assert "is worse" in told("each", whole, [*whole[:2], validated(100, 1.5, 512)], "--limit_val_batches", "1")
+    assert "is worse" in compare("each", whole, [*whole[:2], validated(100, 1.5, 512)], "--limit_val_batches", "1")
     # as many tokens, but of rows of another length: another sample. The whole split is no multiple of both.
-    assert told("rows", [validated(50, 2.0, 512)], [validated(50, 2.1, 512)], "--context_length", "32") == none
-    assert "is better" in told("all", [validated(50, 2.0, 500)], [validated(50, 2.1, 500)], "--context_length", "32")
+    assert compare("rows", [validated(50, 2.0, 512)], [validated(50, 2.1, 512)], "--context_length", "32") == none
+    assert "is better" in compare("all", [validated(50, 2.0, 500)], [validated(50, 2.1, 500)], "--context_length", "32")
     # bits per byte of the same 512 bytes
-    assert told("bits", [validated(50, 4.0, 128, 0.25)], [validated(50, 2.0, 512)], "--tokenizer", "bpe:300") == (
+    assert compare("bits", [validated(50, 4.0, 128, 0.25)], [validated(50, 2.0, 512)], "--tokenizer", "bpe:300") == (
         f"At step 50 its validation bits per byte 1.4427 is better than that of A (2.8854) by 1.44{chance}"
     )
 
@@ -303,9 +303,9 @@ def test_rehearsals_are_marked_and_not_ranked(runs: Command) -> None:
         (("--debug_mode",), ("--overfit_batches", "1"), ("--fast_dev_run",), ("--limit_val_batches", "2")), 5
     ):
         make_run(runs.logs, f"quick{day}", *flags, day=day, losses=(0.5,))
-    told = runs("best")
-    assert told.startswith("timed_20260102-120000_02abcd: validation loss 1.7000 at step 20, the lowest of 2.\n")
-    assert told.endswith(
+    output = runs("best")
+    assert output.startswith("timed_20260102-120000_02abcd: validation loss 1.7000 at step 20, the lowest of 2.\n")
+    assert output.endswith(
         "4 runs are left out: a rehearsal, validated on a part of the split, or not trained yet; "
         "python -m runs list --where rehearsal shows which.\n"
     )
@@ -332,8 +332,8 @@ def test_the_best_of_each_kind_of_validation(runs: Command) -> None:
     easy = make_run(runs.logs, "easy", "--max_documents", "5", day=5, losses=(0.9,))
     for day, targets, loss in ((6, 512, 1.5), (7, 512, 1.4), (8, 64, 1.0)):
         write_rows(make_run(runs.logs, f"n{day}", day=day, losses=()) / "metrics.jsonl", validated(10, loss, targets))
-    told = [line for line in runs("best").splitlines() if ": validation loss" in line]
-    assert told == [
+    lines = [line for line in runs("best").splitlines() if ": validation loss" in line]
+    assert lines == [
         "n7_20260107-120000_07abcd: validation loss 1.4000 at step 10, the lowest of 2 on pydocs, bytes, "
         "max_documents 0, 512 tokens.",
         "timed_20260102-120000_02abcd: validation loss 1.7000 at step 20, the lowest of 2 on pydocs, bytes, "
@@ -378,8 +378,8 @@ def test_show(runs: Command) -> None:
     write_rows(folder / "attempts.jsonl", {"attempt": 2, "end": "2026-01-02T15:00:00+0000", "cause": "killed"})
     (folder / "metrics.jsonl").write_text((folder / "metrics.jsonl").read_text() + "nonsense\n")
     (folder / "tags.json").write_text('["paper"]')
-    told = runs("show", "timed")
-    assert "\x1b" not in told
+    output = runs("show", "timed")
+    assert "\x1b" not in output
     for expected in (
         "  killed, begun 2026-01-02 12:00:00  [paper]\n",
         "Summary\n  An EBT of size tiny with time_embed on pydocs, 30 steps.\n",
@@ -390,12 +390,12 @@ def test_show(runs: Command) -> None:
         "RESULT: 'better\\x1b[2J'\n    and cheaper\n",
         "What is missing\n  a line of metrics.jsonl cannot be read\n",
     ):
-        assert expected in told
+        assert expected in output
     assert "It did not finish: failed (error: KeyError)." in runs("show", "broken")
     assert runs.refused("show", "timd") == ("RUN is timd: there is no such run; choose timed, or last.")
     (folder / "config.json").unlink()
-    told = runs("show", folder.name)
-    assert "Its settings are not known." in told and "  config.json is missing\n" in told
+    output = runs("show", folder.name)
+    assert "Its settings are not known." in output and "  config.json is missing\n" in output
     assert "Of 1 something is missing: python -m runs show RUN says what." in runs("list")
 
 
@@ -423,10 +423,10 @@ def test_the_commands_of_the_page_run(tmp_path: Path, capsys: pytest.CaptureFixt
         make_run(tmp_path, name, "--compile_model", day=day, cause="diverged" if name == "other" else "finished")
     text = (ROOT / "docs" / "runs.md").read_text()
     own = "list|show|diff|best|rerun|note|todo|journal|tag|archive|rm"
-    found = re.findall(rf"^python -m runs ((?:{own})\b.*?)(?: > .*)?$", text, re.MULTILINE)
-    assert len(found) > 20
+    commands = re.findall(rf"^python -m runs ((?:{own})\b.*?)(?: > .*)?$", text, re.MULTILINE)
+    assert len(commands) > 20
     more = {"rerun": ["--dry_run"], "rm": ["--yes"]}
-    for command in found:
+    for command in commands:
         words = [word if word != "diary.md" else str(tmp_path / word) for word in shlex.split(command)]
         assert main([*words, *more.get(words[0], []), "--logs_dir", str(tmp_path)]) == 0, capsys.readouterr().err
 

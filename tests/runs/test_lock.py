@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from runs import RunFolder, lock
+from runs import RunFolder
 from runs.folder import RunError
 from runs.index import load
-from runs.lock import Lock, lock_holder, owner_file
+from runs.lock import Lock, is_holder_alive, lock_holder, owner_file, write_heartbeats
 from runs.run import Run
 from tests.conftest import ROOT, Door
 from tests.runs.folders import make_run
@@ -34,9 +34,8 @@ fcntl.lockf = fcntl.flock = refuse
 """
 HOLD = """
 import pathlib, sys, time
-from runs import lock
-lock.BEAT = 0.1
-mine = lock.Lock(pathlib.Path(sys.argv[1]))
+from runs.lock import Lock
+mine = Lock(pathlib.Path(sys.argv[1]), heartbeat_seconds=0.1)
 try:
     mine.acquire(wait=len(sys.argv) > 2)
 except BlockingIOError:
@@ -57,9 +56,6 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         fcntl, "fcntl", lambda file, what, *more: refuse() if what == fcntl.F_GETLK else ask(file, what)
     )
-    monkeypatch.setattr(lock, "TOLD", set())
-    monkeypatch.setattr(lock, "SILENCE", 1.0)
-    monkeypatch.setattr(lock, "BEAT", 0.1)
 
 
 def start(path: Path, *words: str, code: str = NO_LOCKS.format("ENOLCK") + HOLD) -> subprocess.Popen[str]:
@@ -131,14 +127,14 @@ def test_another_machine_has_to_give_a_sign_of_life(
 ) -> None:
     owner, over = of_another_machine(tmp_path / "lock"), threading.Event()
     record = json.loads(owner.read_text())
-    living = threading.Thread(target=lock.write_heartbeats, args=(owner, record, over))
+    living = threading.Thread(target=write_heartbeats, args=(owner, record, over, 0.1))
     living.start()
     with pytest.raises(BlockingIOError, match="n7 has it"):
-        Lock(tmp_path / "lock").acquire()
-    assert lock_holder(tmp_path / "lock") == -1
+        Lock(tmp_path / "lock", silence_seconds=1.0).acquire()
+    assert lock_holder(tmp_path / "lock", silence_seconds=1.0) == -1
     over.set()
     living.join()
-    mine = Lock(tmp_path / "lock")
+    mine = Lock(tmp_path / "lock", silence_seconds=1.0)
     mine.acquire()
     assert lock_holder(tmp_path / "lock") == os.getpid()
     assert f"{owner} is of n7: waiting up to 1 s for a sign of life\n" in capsys.readouterr().err
@@ -147,15 +143,13 @@ def test_another_machine_has_to_give_a_sign_of_life(
 def test_an_earlier_start_of_the_same_job_is_over(
     tmp_path: Path, no_locks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "SILENCE", 1000.0)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     of_another_machine(tmp_path / "lock", job="17")
-    Lock(tmp_path / "lock").acquire()
-    monkeypatch.setattr(lock, "SILENCE", 0.5)
+    Lock(tmp_path / "lock", silence_seconds=1000.0).acquire()
     of_another_machine(tmp_path / "lock", job="17", restart="1")
     record = {"machine": "elsewhere", "job": "17", "restart": "1"}
-    assert not lock.is_holder_alive(owner_file(tmp_path / "lock"), record)
+    assert not is_holder_alive(owner_file(tmp_path / "lock"), record, silence_seconds=0.5)
 
 
 def test_a_node_that_sees_locks_respects_one_that_does_not(tmp_path: Path) -> None:
@@ -173,8 +167,8 @@ def test_who_lost_its_lock_ends(tmp_path: Path) -> None:
         process.send_signal(signal.SIGSTOP)
         owner = of_another_machine(tmp_path / "lock")
         process.send_signal(signal.SIGCONT)
-        _, said = process.communicate(timeout=30)
-        assert process.returncode == 1 and "another process took this run's lock" in said
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 1 and "another process took this run's lock" in errors
         assert owner.exists(), "and leaves the other's alone"
 
 
@@ -199,6 +193,6 @@ def test_it_trains_and_the_doctor_says_what_it_found(door: Door, tmp_path: Path)
     assert not owner_file(door.run_folder / "lock").exists()
     words = [sys.executable, "-m", "launch", "doctor", "--logs_dir", str(door.logs)]
     own["PATH"] = str(tmp_path)  # without Slurm
-    said = subprocess.run(words, cwd=ROOT, env=own, capture_output=True, text=True).stdout
-    found = "look locks none of this file system; files that name their process stand for them, and are respected"
-    assert f"{found}: ask the site to mount it with flock" in " ".join(said.split()), said
+    output = subprocess.run(words, cwd=ROOT, env=own, capture_output=True, text=True).stdout
+    finding = "look locks none of this file system; files that name their process stand for them, and are respected"
+    assert f"{finding}: ask the site to mount it with flock" in " ".join(output.split()), output

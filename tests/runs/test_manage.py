@@ -56,9 +56,9 @@ def test_rm_asks(runs: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(terminal, "isatty", lambda: True)
         monkeypatch.setattr(sys, "stdin", terminal)
         assert main(["rm", "one", "--logs_dir", str(runs.logs)]) == left
-        told = runs.capsys.readouterr().out
-        assert f"  {ONE}: finished, 0.0 MB\nDelete this run for good? [y/N] " in told
-        assert ("Nothing was deleted." in told) is left is folder.exists()
+        output = runs.capsys.readouterr().out
+        assert f"  {ONE}: finished, 0.0 MB\nDelete this run for good? [y/N] " in output
+        assert ("Nothing was deleted." in output) is left is folder.exists()
     assert runs.names() == ["other"]
     assert runs("rm", "other", "--yes") == "other_20260102-120000_02abcd is deleted.\n"
     assert list((runs.logs / "runs").iterdir()) == []
@@ -90,10 +90,10 @@ def test_only_runs_of_the_folder_are_deleted(runs: Command, tmp_path: Path) -> N
     assert runs.refused("rm", str(project), "--yes") == (
         f"{project} does not lie in {runs.logs}/runs: give --logs_dir, or delete it yourself; nothing was deleted."
     )
-    kept = (runs.logs / "runs" / ONE).rename(tmp_path / ONE)
-    (runs.logs / "runs" / ONE).symlink_to(kept)
+    folder = (runs.logs / "runs" / ONE).rename(tmp_path / ONE)
+    (runs.logs / "runs" / ONE).symlink_to(folder)
     runs("rm", "one", "--yes")
-    assert (kept / "config.json").exists() and runs.names() == ["other"], "only the link goes"
+    assert (folder / "config.json").exists() and runs.names() == ["other"], "only the link goes"
 
 
 def test_a_name_of_several_runs_is_not_enough_to_delete_one(runs: Command) -> None:
@@ -102,8 +102,8 @@ def test_a_name_of_several_runs_is_not_enough_to_delete_one(runs: Command) -> No
         f"RUN is one: 2 runs have that name; give the id of the one that is meant ({again.name}, {ONE}); "
         "nothing was deleted."
     )
-    told = runs("show", "one")
-    assert told.startswith(f"{again.name}\n") and f"Of the same name: {ONE}." in told, "the newest is shown"
+    output = runs("show", "one")
+    assert output.startswith(f"{again.name}\n") and f"Of the same name: {ONE}." in output, "the newest is shown"
     assert runs("rm", ONE, "--yes") == f"{ONE} is deleted.\n"
 
 
@@ -115,5 +115,6 @@ def test_what_cannot_be_changed_is_said(runs: Command, monkeypatch: pytest.Monke
     monkeypatch.setattr("runs.manage.delete", refuse)
     for words in (["tag", "one", "x"], ["rm", "one", "--yes"]):
         assert runs.refused(*words) == (
-            f"{runs.logs}/runs/{ONE} cannot be changed (Permission denied): it may be another person's run."
+            f"{runs.logs}/runs/{ONE} cannot be changed (Permission denied): "
+            "it may be another person's run; ask its owner."
         )

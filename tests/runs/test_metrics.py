@@ -40,9 +40,9 @@ def test_a_column_is_described(name: str, meaning: Metric) -> None:
 
 @given(st.text())
 def test_any_name_is_described(name: str) -> None:
-    found = LANGUAGE_TASK.measure(name)
-    assert found.better in ("lower", "higher", None) and (found.title or not name)
-    assert json.loads(json.dumps(schema([name]))) == {name: vars(found)}
+    metric = LANGUAGE_TASK.measure(name)
+    assert metric.better in ("lower", "higher", None) and (metric.title or not name)
+    assert json.loads(json.dumps(schema([name]))) == {name: vars(metric)}
 
 
 def test_best_is_by_the_metrics_own_direction() -> None:
@@ -119,8 +119,8 @@ def test_export_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[
     lines = "".join(json.dumps(row) + "\n" for row in ROWS)
     run_with(tmp_path, 'garbage\n[1]\n{"step": 5, "epoch": Infinity}\n' + lines + '{"step": 40, "tr')
     assert main(["export", "wide", "--logs_dir", str(tmp_path)]) == 0
-    header, *found = capsys.readouterr().out.splitlines()
-    assert header.startswith("step,epoch,tokens,") and [line.split(",")[1] for line in found] == ["0", "1", "2"]
+    header, *table = capsys.readouterr().out.splitlines()
+    assert header.startswith("step,epoch,tokens,") and [line.split(",")[1] for line in table] == ["0", "1", "2"]
     out = tmp_path / "wide.csv"
     assert main(["export", "wide", "--every", "row", "--out", str(out), "--logs_dir", str(tmp_path)]) == 0
     assert len(out.read_text().splitlines()) == 1 + 1 + len(ROWS) and capsys.readouterr().out == f"{out}\n"
@@ -129,13 +129,13 @@ def test_export_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_export_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run_with(tmp_path, "")
     logs = ("--logs_dir", str(tmp_path))
-    for words, said in [
+    for words, message in [
         (["wide"], f"RUN is {folder.name}: it has measured nothing yet; choose a run that has trained."),
         (["wade"], "RUN is wade: there is no such run; choose wide"),
         (["wide", "--every", "day"], "argument --every: invalid choice: 'day' (choose from "),
     ]:
         assert main(["export", *words, *logs]) == 2
-        assert capsys.readouterr().err.startswith(said)
+        assert capsys.readouterr().err.startswith(message)
     (folder / "metrics.jsonl").write_text('{"step": 1}\n')
     assert main(["export", "wide", "--out", str(tmp_path / "no" / "x.csv"), *logs]) == 2
     assert "x.csv: No such file or directory; give a file in a folder that exists." in capsys.readouterr().err

@@ -25,10 +25,9 @@ __all__ = ["hook"]
 
 
 @pytest.fixture(autouse=True)
-def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test is told of another's; tries are short."""
+def no_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No target is left from another test."""
     monkeypatch.setenv(NOTIFY, "")
-    monkeypatch.setattr("runs.notify.PAUSE", 0.05)
 
 
 @pytest.fixture
@@ -39,10 +38,10 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def told(target: str, run: Path, *sentences: str, patience: float = 22) -> float:
-    """Seconds that it took to tell all of them."""
+def deliver(target: str, run: Path, *sentences: str, timeout: float = 10, patience: float = 22) -> float:
+    """Seconds that it took to deliver all of them. timeout: of one try; patience: of the run that ends."""
     os.environ[NOTIFY] = target
-    one = Notifier()
+    one = Notifier(timeout, pause=0.05)
     one.begin(None, run)
     for sentence in sentences:
         one.tell("alarm", sentence)
@@ -123,7 +122,7 @@ def test_a_submission_has_the_mark(capsys: pytest.CaptureFixture[str], tmp_path:
 
 def test_a_url_gets_a_text_and_what_it_is_about(hook: Hook, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    told(hook.url, run, "the loss rises.")
+    deliver(hook.url, run, "the loss rises.")
     assert hook.notices == [
         {
             **{"text": "try_1: the loss rises.", "event": "alarm", "run": "try_1", "name": "try", "job": "7"},
@@ -133,16 +132,18 @@ def test_a_url_gets_a_text_and_what_it_is_about(hook: Hook, run: Path, monkeypat
 
 
 def test_a_command_gets_the_sentence_and_variables(run: Path, tmp_path: Path) -> None:
-    told(f'cat > {tmp_path}/in; echo "$EBT_NOTIFY_EVENT $EBT_NOTIFY_RUN $EBT_NOTIFY_NAME" > {tmp_path}/env', run, "up.")
+    deliver(
+        f'cat > {tmp_path}/in; echo "$EBT_NOTIFY_EVENT $EBT_NOTIFY_RUN $EBT_NOTIFY_NAME" > {tmp_path}/env', run, "up."
+    )
     assert (tmp_path / "in").read_text() == "try_1: up.\n" and (tmp_path / "env").read_text() == "alarm try_1 try\n"
 
 
 def test_one_retry(hook: Hook, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hook.answers = [500, 200]
-    told(hook.url, run, "x.")
+    deliver(hook.url, run, "x.")
     assert len(hook.notices) == 2 and capsys.readouterr().err == ""
     hook.answers = [500]
-    told(hook.url, run, "y.")
+    deliver(hook.url, run, "y.")
     assert len(hook.notices) == 4
     where = hook.url.partition("/services")[0]
     assert capsys.readouterr().err == f"--notify {where}/***: it answered 500; nobody was told: try_1: y.\n"
@@ -158,24 +159,17 @@ def test_one_retry(hook: Hook, run: Path, capsys: pytest.CaptureFixture[str]) ->
         (f"http://[{TOKEN}/x", "***: ValueError"),
     ],
 )
-def test_what_fails_or_hangs_is_a_line(
-    target: str, words: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("runs.notify.TIMEOUT_SECONDS", 0.3)
-    assert told(target, run, "x.") < 3
-    said = capsys.readouterr().err
-    assert said == f"--notify {words}; nobody was told: try_1: x.\n" and TOKEN not in said
+def test_what_fails_or_hangs_is_a_line(target: str, words: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert deliver(target, run, "x.", timeout=0.3) < 3
+    errors = capsys.readouterr().err
+    assert errors == f"--notify {words}; nobody was told: try_1: x.\n" and TOKEN not in errors
 
 
-def test_a_hook_that_hangs_holds_nothing_up(
-    hook: Hook, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hook_that_hangs_holds_nothing_up(hook: Hook, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hook.answers = [0]
-    monkeypatch.setattr("runs.notify.TIMEOUT_SECONDS", 0.3)
-    assert told(hook.url, run, "x.") < 3 and "no answer within 0 s" in capsys.readouterr().err
-    monkeypatch.setattr("runs.notify.TIMEOUT_SECONDS", 60)
-    assert told(hook.url, run, "x.", patience=0.2) < 1
-    assert "not all was told within 0 s, and the run waits no longer" in capsys.readouterr().err
+    assert deliver(hook.url, run, "x.", timeout=0.3) < 3 and "no answer within 0 s" in capsys.readouterr().err
+    assert deliver(hook.url, run, "x.", timeout=60, patience=0.2) < 1
+    assert "not every message was delivered within 0 s, and the run waits no longer" in capsys.readouterr().err
 
 
 # --- of what
@@ -252,11 +246,11 @@ def test_a_run_that_was_killed_is_told_of_by_its_script(run: Path, hook: Hook, m
 def test_a_run_tells_and_keeps_nothing(door: Door, hook: Hook) -> None:
     """A goal that is met, and its end; taken up again, EBT_NOTIFY has the address."""
     flags = ("--goal", "valid_loss<99", "--wandb_offline", "--val_check_interval", "2")
-    said = door(*flags, "--wandb", "--notify", hook.url)
+    output = door(*flags, "--wandb", "--notify", hook.url)
     assert [notice["event"] for notice in hook.notices] == ["goal", "end"]
     assert "finished: goal met at step 2" in hook.notices[1]["text"]
     files = [file for file in door.logs.rglob("*") if file.is_file()]
-    assert not [file for file in files if TOKEN.encode() in file.read_bytes()] and TOKEN not in said
+    assert not [file for file in files if TOKEN.encode() in file.read_bytes()] and TOKEN not in output
     (run,) = (door.logs / "runs").iterdir()
     assert json.loads((run / "config.json").read_bytes())["logging"]["notify"].endswith("/***")
     assert "/***" in (run / "command.txt").read_text()

@@ -25,7 +25,7 @@ from core.errors import UserError
 from runs.__main__ import main
 from runs.metrics import LANGUAGE_TASK
 from runs.pages import page, serve, write_after_run
-from runs.pages.curves import Column, curves_of, decimate, places, plain, read_columns, spark
+from runs.pages.curves import Column, axis_values, curves_of, decimate, plain, read_columns, spark
 from runs.pages.run_page import details_of, differing
 from runs.pages.server import allowed, make_server
 from runs.pages.site import Site, quoted, template
@@ -49,25 +49,25 @@ floats = st.floats(allow_nan=True, allow_infinity=True, width=32)
 @given(st.lists(floats, max_size=400), st.integers(5, 60))
 def test_decimation_keeps_ends_and_extremes_in_few_points(values: list[float], limit: int) -> None:
     array = np.array(values)
-    kept = decimate(array, limit)
-    assert len(kept) <= limit and sorted(set(kept)) == list(kept)
+    indices = decimate(array, limit)
+    assert len(indices) <= limit and sorted(set(indices)) == list(indices)
     if not values:
         return
-    assert kept[0] == 0 and kept[-1] == len(values) - 1
+    assert indices[0] == 0 and indices[-1] == len(values) - 1
     finite = array[np.isfinite(array)]
     if len(finite):
-        left = array[kept][np.isfinite(array[kept])]
+        left = array[indices][np.isfinite(array[indices])]
         assert left.min() == finite.min() and left.max() == finite.max()
-    assert np.isfinite(array[kept]).all() == np.isfinite(array).all()  # a gap stays a gap
+    assert np.isfinite(array[indices]).all() == np.isfinite(array).all()  # a gap stays a gap
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=62, max_size=400))
 def test_every_stretch_keeps_its_own_extremes(values: list[float]) -> None:
     array = np.array(values)
-    kept = decimate(array, 60)
+    indices = decimate(array, 60)
     edges = np.linspace(0, len(array), 30).astype(int)
     for start, stop in pairwise(edges):
-        inside = array[kept[(kept >= start) & (kept < stop)]]
+        inside = array[indices[(indices >= start) & (indices < stop)]]
         assert inside.min() == array[start:stop].min() and inside.max() == array[start:stop].max()
 
 
@@ -109,8 +109,8 @@ def test_many_rows_and_many_curves_make_a_small_page_with_every_spike() -> None:
 def test_an_axis_that_was_not_recorded_is_left_out() -> None:
     steps = np.arange(10.0)
     columns = {"step": Column(steps, steps), "tokens": Column(steps, 5 * steps), "flops": Column(steps[8:], steps[8:])}
-    assert places(columns, "tokens").keys() == {"step", "tokens"}
-    assert places({}, "tokens") == {}
+    assert axis_values(columns, "tokens").keys() == {"step", "tokens"}
+    assert axis_values({}, "tokens") == {}
 
 
 def test_a_small_curve_of_few_points() -> None:
@@ -197,9 +197,9 @@ def test_pages_that_cannot_be_written_cost_a_run_one_line(tmp_path: Path, capsys
     run = fake_run(tmp_path)
     (tmp_path / "pages").write_text("in the way")
     assert write_after_run(tmp_path, run.name) is None
-    said = capsys.readouterr().err
-    assert said.startswith(f"the pages were not written: --logs_dir is {tmp_path}: the pages cannot be written there")
-    assert said.endswith("choose a folder you can write to, or free some space.\n") and said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"the pages were not written: --logs_dir is {tmp_path}: the pages cannot be written there")
+    assert errors.endswith("choose a folder you can write to, or free some space.\n") and errors.count("\n") == 1
 
 
 def test_nothing_that_a_person_typed_is_read_as_html(tmp_path: Path) -> None:

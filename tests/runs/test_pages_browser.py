@@ -122,7 +122,7 @@ def test_the_index_lists_sorts_and_filters(index: Window) -> None:
 def test_the_search_is_that_of_the_command_line(index: Window) -> None:
     page = index.page
 
-    def found(query: str) -> list[str]:
+    def search(query: str) -> list[str]:
         page.fill("#search", query)
         assert page.inner_text("#mistake") == "", query
         return sorted(set(index.names()))
@@ -132,12 +132,12 @@ def test_the_search_is_that_of_the_command_line(index: Window) -> None:
         assert index.names() == [] and not page.is_visible("#none")
         return str(page.locator("#mistake").text_content()).split("\n  ")
 
-    assert found("mcmc_num_steps=3 and seed=1 or name~SCRIPT") == ["three-steps", SCRIPT]
-    assert found("not (seed=0 or seed=1) steps") == ["three-steps", "two-steps"]
-    assert found("model_name=ebt old") == ["old"], "a setting that all runs share"
-    assert found("best.valid_loss<1.12") == ["three-steps"] and found("valid_loss=none") == ["bare"]
-    assert found("began>2027") == [] and len(found("began<2027 step>=200")) == 4
-    assert found("rehearsal=none state!=finished") == [SCRIPT]
+    assert search("mcmc_num_steps=3 and seed=1 or name~SCRIPT") == ["three-steps", SCRIPT]
+    assert search("not (seed=0 or seed=1) steps") == ["three-steps", "two-steps"]
+    assert search("model_name=ebt old") == ["old"], "a setting that all runs share"
+    assert search("best.valid_loss<1.12") == ["three-steps"] and search("valid_loss=none") == ["bare"]
+    assert search("began>2027") == [] and len(search("began<2027 step>=200")) == 4
+    assert search("rehearsal=none state!=finished") == [SCRIPT]
     assert mistake("old valid_los<2") == [
         *("no run has a setting or metric valid_los: did you mean valid_loss?", "old valid_los<2", "    ^^^^^^^^^")
     ]
@@ -198,7 +198,7 @@ def test_a_failure_and_the_last_losses_are_on_top(window: Window, tmp_path: Path
     facts = dict(text.split("\n")[:2] for text in page.locator(".fact").all_inner_texts())
     assert facts["Last validation loss"] == "3.0000" == facts["Best validation loss"]
     assert facts["Last training loss"] == "2.5000"
-    heights = [page.locator(place).bounding_box()["y"] for place in (".failure", ".facts", ".plot >> nth=0")]  # type: ignore[index]
+    heights = [page.locator(selector).bounding_box()["y"] for selector in (".failure", ".facts", ".plot >> nth=0")]  # type: ignore[index]
     assert heights == sorted(heights) and heights[1] < 400
 
 
@@ -253,8 +253,8 @@ def test_charts_are_drawn_wherever_they_are_and_nothing_lies_over_them(window: W
     assert plots.count() == page.locator(".plot .cartesianlayer").count() >= 8
     headings = page.locator("h3").all_inner_texts()
     assert headings.count("Waiting for data") == 1 and "Time spent waiting for data" not in headings
-    for place in range(plots.count()):
-        plot = plots.nth(place)
+    for index in range(plots.count()):
+        plot = plots.nth(index)
         assert plot.locator(".xtitle").text_content() and plot.locator(".ytitle").text_content()
         assert plot.locator("path.point").count() >= 4, "few points are marked one by one"
         plot.scroll_into_view_if_needed()
@@ -492,14 +492,14 @@ def test_the_arithmetic_of_curves(math_page: Page) -> None:
     def js(text: str) -> Any:
         return math_page.evaluate(text)
 
-    assert js("[-1, 0, 5, 10, 15, 20, 21].map((x) => EBT.math.at([0, 10, 20], [1, 2, 4], x))") == [
+    assert js("[-1, 0, 5, 10, 15, 20, 21].map((x) => EBT.math.interpolate([0, 10, 20], [1, 2, 4], x))") == [
         *(None, 1, 1.5, 2, 3, 4, None)
     ]
-    assert js("EBT.math.at([], [], 0)") is None
+    assert js("EBT.math.interpolate([], [], 0)") is None
     assert js("EBT.math.smooth([1, 3, null, 5], 0)") == [1, 3, None, 5]
     assert js("EBT.math.smooth([1, 3, null, 5], 0.5)") == pytest.approx([1, 7 / 3, None, 27 / 7])
     assert js("EBT.math.median([1, 9, 2, 3, 4], 3)") == [1, 5, 2, 3, 3]
-    assert js("EBT.math.whole([1, 2, null, 4], [1, null, 3, 4])") == [[1, 4], [1, 4]]
+    assert js("EBT.math.withoutGaps([1, 2, null, 4], [1, null, 3, 4])") == [[1, 4], [1, 4]]
     curves = "[[[0, 10], [0, 10]], [[5, 20], [1, 1]]]"
     assert js(f"EBT.math.grid({curves}, 3)") == [5, 7.5, 10]
     assert js("EBT.math.grid([[[0, 1], [0, 0]], [[2, 3], [0, 0]]])") == []
@@ -507,31 +507,33 @@ def test_the_arithmetic_of_curves(math_page: Page) -> None:
         **{"x": [5, 10], "mean": [3, 5.5]},
         **{"low": [1, 1], "high": [5, 10]},
     }
-    along = "EBT.math.along({places: {step: [0, 10], tokens: [0, 640]}}, 'tokens', [5, 10, 11])"
+    along = "EBT.math.alongAxis({places: {step: [0, 10], tokens: [0, 640]}}, 'tokens', [5, 10, 11])"
     assert js(along) == [320, 640, 640]
 
 
 def test_curves_meet_where_all_were_measured_over_the_same(math_page: Page) -> None:
-    def meetings(
+    def common_points(
         *curves: Sequence[tuple[float, float, int | None]], near: float = 0
     ) -> list[tuple[float, list[float]]]:
         points = [[{"x": x, "y": y, "of": of} for x, y, of in curve] for curve in curves]
-        found = math_page.evaluate("([points, near]) => EBT.math.meetings(points, near)", [points, near])
-        return [(each["x"], each["values"]) for each in found]
+        common = math_page.evaluate("([points, near]) => EBT.math.commonPoints(points, near)", [points, near])
+        return [(each["x"], each["values"]) for each in common]
 
     a = [(x, x / 10, 64) for x in (10, 20, 30)]
-    assert meetings(a, [(15, 1.0, 64), (20, 5.0, 64), (40, 1.0, 64)]) == [(20, [2, 5])]
-    assert meetings(a, [(20, 5.0, 512)]) == [] == meetings(a, [])
-    assert meetings([*a, (30, 9.0, 512)], [(30, 7.0, 64), (30, 8.0, 512)]) == [(30, [9, 8])]  # the larger one counts
-    assert meetings(a, [(10.1, 1.0, 64), (19, 2.0, 64)], near=0.2) == [(10, [1, 1])]
-    assert meetings([(5, 1.0, None)], [(5, 2.0, None)], [(5, 3.0, None)]) == [(5, [1, 2, 3])]
+    assert common_points(a, [(15, 1.0, 64), (20, 5.0, 64), (40, 1.0, 64)]) == [(20, [2, 5])]
+    assert common_points(a, [(20, 5.0, 512)]) == [] == common_points(a, [])
+    assert common_points([*a, (30, 9.0, 512)], [(30, 7.0, 64), (30, 8.0, 512)]) == [
+        (30, [9, 8])
+    ]  # the larger one counts
+    assert common_points(a, [(10.1, 1.0, 64), (19, 2.0, 64)], near=0.2) == [(10, [1, 1])]
+    assert common_points([(5, 1.0, None)], [(5, 2.0, None)], [(5, 3.0, None)]) == [(5, [1, 2, 3])]
 
 
 def test_where_one_curve_overtakes_another(math_page: Page) -> None:
     def turns(*leads: float, least: float = 0) -> list[tuple[int, int, bool]]:
         words = [list(range(len(leads))), list(leads), least]
-        found = math_page.evaluate("([places, leads, least]) => EBT.math.overtakings(places, leads, least)", words)
-        return [(turn["from"], turn["to"], turn["leads"]) for turn in found]
+        changes = math_page.evaluate("([xs, leads, least]) => EBT.math.leadChanges(xs, leads, least)", words)
+        return [(turn["from"], turn["to"], turn["leads"]) for turn in changes]
 
     assert turns(-2, -1, 1, 2) == [(1, 2, True)] and turns(1, 2, -1) == [(1, 2, False)]
     assert turns(1, 2, 3) == [] == turns(0, 0, 0) == turns()
@@ -542,8 +544,8 @@ def test_where_one_curve_overtakes_another(math_page: Page) -> None:
 
 def test_a_difference_is_judged_by_the_noise_of_seeds(math_page: Page) -> None:
     def verdict(first: list[float], second: list[float]) -> dict[str, Any]:
-        found: dict[str, Any] = math_page.evaluate("([a, b]) => EBT.math.verdict(a, b)", [first, second])
-        return found
+        result: dict[str, Any] = math_page.evaluate("([a, b]) => EBT.math.welchTest(a, b)", [first, second])
+        return result
 
     assert verdict([1.0], [2.0]) == {"kind": "unknown", "difference": -1, "noise": None}
     assert verdict([1.0, 1.02, 0.98], [1.5, 1.52, 1.48])["kind"] == "beyond"
@@ -555,18 +557,18 @@ def test_a_difference_is_judged_by_the_noise_of_seeds(math_page: Page) -> None:
     # One seed against three: its noise is taken to be theirs, with their two degrees of freedom.
     assert verdict([1.0], [1.0, 1.02, 0.98])["noise"] == pytest.approx(4.3027 * 0.02 * math.sqrt(1 + 1 / 3), 1e-4)
     # Of three settings the best was picked: three pairs share the 5 %.
-    three = math_page.evaluate("EBT.math.verdict([1, 1.02, 0.98], [1, 1.02, 0.98], 3).noise")
+    three = math_page.evaluate("EBT.math.welchTest([1, 1.02, 0.98], [1, 1.02, 0.98], 3).noise")
     assert three == pytest.approx(3.9608 * 0.02 * math.sqrt(2 / 3), 1e-4)
     table = [(1, 0.95, 12.706), (2.5, 0.95, 3.5747), (30, 0.95, 2.0423), (1e4, 0.99, 2.5763)]
     for freedom, share, expected in table:
-        assert math_page.evaluate(f"EBT.math.student({freedom}, {share})") == pytest.approx(expected, 1e-3)
+        assert math_page.evaluate(f"EBT.math.studentT({freedom}, {share})") == pytest.approx(expected, 1e-3)
     assert verdict([1.0, 1.0], [1.0, 1.0]) == {"kind": "within", "difference": 0, "noise": 0}
 
 
 def test_runs_that_differ_in_the_seed_alone_are_one_group(math_page: Page) -> None:
     def run(file: str, **settings: Any) -> dict[str, Any]:
-        told = [{"name": name, "value": value, "compared": name != "run_name"} for name, value in settings.items()]
-        return {"file": file, "settings": told}
+        entries = [{"name": name, "value": value, "compared": name != "run_name"} for name, value in settings.items()]
+        return {"file": file, "settings": entries}
 
     runs = [
         run("a", run_name="x", seed=0, steps=2),

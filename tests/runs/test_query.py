@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from core.errors import UserError
 from runs.query import (
-    DEEPEST,
-    JOINTS,
+    KEYWORDS,
+    LITERALS,
+    MAX_DEPTH,
     NUMBER,
-    WORDS,
     And,
     Comparison,
     Expression,
@@ -23,7 +23,7 @@ from runs.query import (
     Or,
     leaves,
     parse,
-    spelled,
+    text_of,
 )
 
 RUN: dict[str, Any] = {
@@ -47,9 +47,9 @@ def written(expression: Expression) -> str:
     if isinstance(expression, Comparison):
         value = expression.value
         if isinstance(value, str):
-            text = f'"{value}"' if value.lower() in WORDS or NUMBER.fullmatch(value) else quoted(value)
+            text = f'"{value}"' if value.lower() in LITERALS or NUMBER.fullmatch(value) else quoted(value)
         else:
-            text = "none" if value is None else spelled(value)
+            text = "none" if value is None else text_of(value)
         return f"{quoted(expression.field)}{expression.sign}{text}"
     if isinstance(expression, IsSet):
         return quoted(expression.field)
@@ -59,7 +59,7 @@ def written(expression: Expression) -> str:
 
 
 def quoted(word: str) -> str:
-    is_bare = re.fullmatch(r"[^\s\"'()=<>~!]+", word) and word.lower() not in JOINTS
+    is_bare = re.fullmatch(r"[^\s\"'()=<>~!]+", word) and word.lower() not in KEYWORDS
     return word if is_bare else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
 
 
@@ -118,7 +118,7 @@ def test_what_fits(text: str, fits: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence", "place"),
+    ("text", "sentence", "mark"),
     [
         ("", "a setting or a metric belongs here, such as valid_loss<2.", "^"),
         ("valid_loss<", "a value belongs after <: a number, a word, true, false or none.", " " * 11 + "^"),
@@ -136,19 +136,19 @@ def test_what_fits(text: str, fits: bool) -> None:
             "put a backslash before signs that are meant as such.",
             "  ^^^",
         ),
-        ("not " * 51 + "a", f"this is nested more than {DEEPEST} deep.", " " * 200 + "^^^"),
+        ("not " * 51 + "a", f"this is nested more than {MAX_DEPTH} deep.", " " * 200 + "^^^"),
     ],
 )
-def test_mistakes_are_pointed_to(text: str, sentence: str, place: str) -> None:
-    with pytest.raises(UserError) as told:
+def test_mistakes_are_pointed_to(text: str, sentence: str, mark: str) -> None:
+    with pytest.raises(UserError) as caught:
         parse(text)
-    assert str(told.value).split("\n") == [f"--where: {sentence}", f"  {text}", f"  {place}"]
+    assert str(caught.value).split("\n") == [f"--where: {sentence}", f"  {text}", f"  {mark}"]
 
 
 def test_what_a_terminal_would_obey_is_not_repeated() -> None:
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as caught:
         parse("a=1 \x1b[2J")
-    assert "\x1b" not in str(told.value)
+    assert "\x1b" not in str(caught.value)
 
 
 def plain_values() -> st.SearchStrategy[Any]:
@@ -195,4 +195,4 @@ def test_anything_typed_gives_an_answer_or_a_sentence(text: str, run: dict[str, 
         assert isinstance(expression.fits(run.get), bool)
         assert isinstance(expression.fits(lambda name: 1.5), bool)
         for leaf in leaves(expression):
-            assert text[slice(*leaf.place)]
+            assert text[slice(*leaf.span)]

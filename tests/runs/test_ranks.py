@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from config import parse_command_line
 from core.errors import UserError
 from runs import RunFolder
-from runs.ranks import check_processes, first_of, srun_step
+from runs.ranks import check_processes, first_node_of, srun_step
 
 STEP = {
     **{"SLURM_JOB_ID": "17", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[3-4]"},
@@ -25,11 +25,11 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in [name for name in os.environ if name.startswith(("SLURM_", "EBT_"))]:
         monkeypatch.delenv(name)
 
-    def told(**variables: str) -> None:
+    def set_variables(**variables: str) -> None:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
 
-    return told
+    return set_variables
 
 
 def sentence(*flags: str) -> str:
@@ -104,9 +104,9 @@ def test_a_process_that_does_not_know_its_folder(slurm: Any, tmp_path: Any) -> N
     [("n1", "n1"), ("gpu[003-007,9],big1", "gpu003"), ("a1,b2", "a1"), ("r1n[01,03]-ib", "r1n01-ib"), ("", "")],
 )
 def test_the_first_of_a_list_of_nodes(nodes: str, first: str) -> None:
-    assert first_of(nodes) == first
+    assert first_node_of(nodes) == first
 
 
 @given(st.text(max_size=20))
 def test_no_list_of_nodes_is_an_error(nodes: str) -> None:
-    assert len(first_of(nodes)) <= len(nodes)
+    assert len(first_node_of(nodes)) <= len(nodes)

@@ -47,8 +47,8 @@ def repeated(folder: Path, **changes: Any) -> RunConfig:
 )
 def test_the_settings_are_the_same(tmp_path: Path, flags: str) -> None:
     folder = make_run(tmp_path, "a-name", *shlex.split(flags))
-    found = differences(repeated(folder), from_dict(recorded(folder)))
-    assert found.keys() <= {"logs_dir", "is_random_seed"}
+    changes = differences(repeated(folder), from_dict(recorded(folder)))
+    assert changes.keys() <= {"logs_dir", "is_random_seed"}
 
 
 def test_changes_win_and_what_follows_from_them_follows(tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_a_dry_run_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     (folder / "code").mkdir()
     words = ["--set", "run_name=it's mine", "compile_model=true", "no_wandb=true", "--set", "warm_up_steps=none"]
     command = Command(tmp_path, capsys)
-    told = command("rerun", "try", "--dry_run", *words)
-    assert shlex.split(told) == [
+    output = command("rerun", "try", "--dry_run", *words)
+    assert shlex.split(output) == [
         *("python", "train_model.py", "--run_name", "it's mine", "--ebt_type", "adaln", "--max_steps", "20"),
         *("--logs_dir", str(tmp_path), "--compile_model", "--no_wandb"),
     ]
@@ -93,10 +93,10 @@ def test_other_code_and_other_flags_are_said(tmp_path: Path, capsys: pytest.Capt
     config["energy"]["of_the_future"] = 3
     (folder / "config.json").write_text(json.dumps(config))
     assert main(["rerun", "try", "--dry_run", "--logs_dir", str(tmp_path)]) == 0
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "note: of_the_future of the record is left out: this version has no such flag."
-    assert said[1].startswith("note: the run was made with commit 0123456789 and this is ")
-    assert said[1].endswith(f", so results may differ; its own lies in {folder}/code.")
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[0] == "note: of_the_future of the record is left out: this version has no such flag."
+    assert errors[1].startswith("note: the run was made with commit 0123456789 and this is ")
+    assert errors[1].endswith(f", so results may differ; its own lies in {folder}/code.")
 
 
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +122,7 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     (folder / "config.json").write_text("{")
     assert runs.refused("rerun", folder.name, "--dry_run") == (
-        f"{folder.name} cannot be repeated: its config.json is missing or cannot be read."
+        f"{folder.name} cannot be repeated: its config.json is missing or cannot be read; give another RUN."
     )
 
 
@@ -136,5 +136,5 @@ def test_a_run_is_repeated_and_knows_its_parent(door: Door) -> None:
     (child,) = set((door.logs / "runs").iterdir()) - {parent}
     lineage = json.loads((child / "lineage.json").read_text())
     assert lineage == {"parent": parent.name, "how": "rerun", "changes": {"max_steps": 2}}
-    found = differences(from_dict(recorded(parent)), from_dict(recorded(child)))
-    assert found == {"max_steps": (10, 2), "logs_dir": ("of another machine", str(door.logs))}
+    changes = differences(from_dict(recorded(parent)), from_dict(recorded(child)))
+    assert changes == {"max_steps": (10, 2), "logs_dir": ("of another machine", str(door.logs))}

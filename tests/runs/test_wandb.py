@@ -1,4 +1,4 @@
-"""Uploading what W&B kept here: which pieces, in which order, and when a clean page is written instead."""
+"""Uploading the W&B files of run folders: which pieces, in which order, and when a clean page is written instead."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ASK = ": --rebuild makes a clean page beside that one"
 
 
 @pytest.mark.parametrize(
-    ("pieces", "asked", "expected"),
+    ("pieces", "options", "expected"),
     [
         ([], {}, ("nothing", "it has no W&B files", "")),
         ([OFFLINE], {"is_running": True}, ("nothing", "it is still running", "")),
@@ -54,9 +54,9 @@ ASK = ": --rebuild makes a clean page beside that one"
         ([SENT], {"rebuild": True, "again": 2}, ("rebuild", "as asked", "x-rebuilt3")),
     ],
 )  # fmt: skip
-def test_what_is_planned(pieces: list[OfflineRun], asked: dict[str, int], expected: tuple[str, str, str]) -> None:
-    found = sync_action("x", pieces, **asked)  # type: ignore[arg-type]
-    assert (found.kind, found.why, found.page) == expected
+def test_what_is_planned(pieces: list[OfflineRun], options: dict[str, int], expected: tuple[str, str, str]) -> None:
+    action = sync_action("x", pieces, **options)  # type: ignore[arg-type]
+    assert (action.kind, action.why, action.page) == expected
 
 
 some_pieces = st.lists(
@@ -72,15 +72,15 @@ some_pieces = st.lists(
 
 
 @given(some_pieces, st.booleans(), st.integers(0, 2))
-def test_no_plan_sends_a_row_twice(pieces: list[OfflineRun], asked: bool, again: int) -> None:
-    found: SyncAction = sync_action("x", pieces, rebuild=asked, again=again)
-    assert not any(piece.is_synced for piece in found.pieces)
-    if found.kind == "upload":
+def test_no_plan_sends_a_row_twice(pieces: list[OfflineRun], is_rebuild: bool, again: int) -> None:
+    action: SyncAction = sync_action("x", pieces, rebuild=is_rebuild, again=again)
+    assert not any(piece.is_synced for piece in action.pieces)
+    if action.kind == "upload":
         steps = [piece.steps for piece in pieces]
         assert None not in steps
         flat = [step for both in steps if both for step in sorted(set(both))]
         assert flat == sorted(set(flat)), "the steps of all pieces follow each other"
-    if found.page == "x":
+    if action.page == "x":
         assert not any(piece.is_synced or piece.is_online for piece in pieces), "W&B has nothing of it yet"
 
 
@@ -160,8 +160,8 @@ def test_pieces_that_follow_each_other_become_one_page(run: Run, server: Server)
 def test_a_run_in_overlapping_pieces_is_rebuilt_from_its_metrics(run: Run, server: Server) -> None:
     leave_piece(run, [10, 20, 30], is_whole=False)
     leave_piece(run, [30, 40])
-    said = f"{run.run_id}: a clean page {run.run_id} from metrics.jsonl, a process of it was killed.\n"
-    assert sync(run, url=server.url) == said
+    message = f"{run.run_id}: a clean page {run.run_id} from metrics.jsonl, a process of it was killed.\n"
+    assert sync(run, url=server.url) == message
     page = server.pages[run.run_id]
     assert page.steps == [10, 20, 30, 40]
     assert page.history[-1]["train_loss"] == 0.25 and page.history[-1]["valid_loss"] == 0.5
@@ -173,24 +173,24 @@ def test_a_run_in_overlapping_pieces_is_rebuilt_from_its_metrics(run: Run, serve
 
 def test_what_is_rebuilt_is_a_whole_run(run: Run) -> None:
     (run.path / "metrics.jsonl").open("a").write('{"step": 50, "train')  # a crash in the middle of a row
-    found = WandbFile(rebuild(run, run.run_id))
-    assert (found.run_id, found.project, found.name, found.tags) == (run.run_id, "p", "mine", ["a"])
-    assert [row["_step"] for row in found.history] == [10, 20, 30, 40]
-    assert [row["train_loss"] for row in found.history] == [1, 0.5, 10 / 30, 0.25]
-    assert found.history[-1]["_timestamp"] == 1.8e9, "the time of the run, not of the upload"
-    assert found.config["seed"] == 7 and found.config["code"]["commit"] == "abc"
-    assert found.summary["best/valid_loss"] == 0.5
-    assert found.console == "first line\nlast line\n"
-    assert {"config.json", "command.txt", "code.json", "samples.jsonl"} <= set(found.files)
-    assert any("samples" in name for name in found.files if name.startswith("media/table"))
-    assert found.exit_code == 0 and found.stats == 0
+    file = WandbFile(rebuild(run, run.run_id))
+    assert (file.run_id, file.project, file.name, file.tags) == (run.run_id, "p", "mine", ["a"])
+    assert [row["_step"] for row in file.history] == [10, 20, 30, 40]
+    assert [row["train_loss"] for row in file.history] == [1, 0.5, 10 / 30, 0.25]
+    assert file.history[-1]["_timestamp"] == 1.8e9, "the time of the run, not of the upload"
+    assert file.config["seed"] == 7 and file.config["code"]["commit"] == "abc"
+    assert file.summary["best/valid_loss"] == 0.5
+    assert file.console == "first line\nlast line\n"
+    assert {"config.json", "command.txt", "code.json", "samples.jsonl"} <= set(file.files)
+    assert any("samples" in name for name in file.files if name.startswith("media/table"))
+    assert file.exit_code == 0 and file.stats == 0
 
 
 def test_without_a_server_or_a_login_it_says_so_at_once(run: Run) -> None:
     leave_piece(run, [10, 20])
-    said = sync(run, url="http://127.0.0.1:9", status=1)
-    assert said.startswith("W&B: http://127.0.0.1:9 cannot be reached (") and said.count("\n") == 1
-    assert said.endswith("): nothing was uploaded, 1 run waits; call this again later.\n")
+    output = sync(run, url="http://127.0.0.1:9", status=1)
+    assert output.startswith("W&B: http://127.0.0.1:9 cannot be reached (") and output.count("\n") == 1
+    assert output.endswith("): nothing was uploaded, 1 run waits; call this again later.\n")
     assert sync(run, status=1) == (
         "W&B: nobody is logged in (`wandb login`): nothing was uploaded, 1 run waits; call this again later.\n"
     )
@@ -199,8 +199,10 @@ def test_without_a_server_or_a_login_it_says_so_at_once(run: Run) -> None:
 
 def test_wrong_words_are_answered_in_one_sentence(run: Run) -> None:
     assert sync(run, "yours", status=2).startswith("RUN is yours: there is no such run; choose")
-    said = sync(run, "--rebuild", status=2)
-    assert said == "--rebuild without RUN: name the runs to rebuild: python -m runs sync --help shows what there is.\n"
+    output = sync(run, "--rebuild", status=2)
+    assert (
+        output == "--rebuild without RUN: name the runs to rebuild: python -m runs sync --help shows what there is.\n"
+    )
 
 
 def test_a_broken_marker_is_a_piece_without_one(run: Run) -> None:

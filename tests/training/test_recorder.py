@@ -134,14 +134,14 @@ def test_a_run_ends_early_and_its_status_tells_of_the_goal(trained: tuple[Path, 
 def test_every_row_says_where_it_was_measured(trained: tuple[Path, str, str]) -> None:
     folder, _, _ = trained
     rows = read_rows(folder / "metrics.jsonl")
-    assert all(TASK.places.keys() <= row.keys() for row in rows)
+    assert all(TASK.axes.keys() <= row.keys() for row in rows)
     for name in ("step", "epoch", "tokens", "flops", "seconds", "time", "attempt"):
         values = [row[name] for row in rows]
         assert values == sorted(values), f"{name} goes on where the first attempt ended"
     assert rows[0]["flops"] == 0 and rows[-1]["tokens"] == 6 * 4 * 32 and rows[-1]["attempt"] == 2
     schema = json.loads((folder / "metrics.schema.json").read_bytes())
     assert {name for row in rows for name in row} <= schema.keys()
-    assert all(TASK.measure(name).title != name.replace("_", " ") for name in schema if name not in TASK.places)
+    assert all(TASK.measure(name).title != name.replace("_", " ") for name in schema if name not in TASK.axes)
 
 
 def test_flops_are_those_of_the_steps_that_were_taken(trained: tuple[Path, str, str]) -> None:

@@ -1,9 +1,9 @@
-// The arithmetic of curves (EBT.math: no element is touched there), then Plotly in the colours and letters of the page.
+// The arithmetic of curves (EBT.math, which touches no element), then Plotly in the colours and fonts of the page.
 "use strict";
 EBT.math = {};
 
-// The value of y at x, between the points of a curve of rising xs; null outside of it.
-EBT.math.at = function (xs, ys, x) {
+// The value of y at x by linear interpolation, for rising xs; null outside of them.
+EBT.math.interpolate = function (xs, ys, x) {
   const last = xs.length - 1;
   if (last < 0 || x < xs[0] || x > xs[last]) return null;
   let low = 0,
@@ -18,11 +18,11 @@ EBT.math.at = function (xs, ys, x) {
   return ys[low] + (ys[high] - ys[low]) * ((x - xs[low]) / (xs[high] - xs[low]));
 };
 
-// Steps as units, seconds or FLOPs, by the places that a run recorded.
-EBT.math.along = function (curves, axis, steps) {
+// Steps converted to another axis (units, seconds or FLOPs) by curves.places, which has all of them at some steps.
+EBT.math.alongAxis = function (curves, axis, steps) {
   if (axis === "step") return steps;
   const { step, [axis]: values } = curves.places;
-  return steps.map((x) => EBT.math.at(step, values, Math.min(Math.max(x, step[0]), step[step.length - 1])));
+  return steps.map((x) => EBT.math.interpolate(step, values, Math.min(Math.max(x, step[0]), step[step.length - 1])));
 };
 
 // An exponential mean that starts without bias: weight 0 leaves the curve, 0.99 looks back about 100 points.
@@ -38,45 +38,45 @@ EBT.math.smooth = function (ys, weight) {
   });
 };
 
-// The middle one of the last `count` values at each place: what a single spike cannot move.
+// The running median of the last `count` values, which a single spike does not move.
 EBT.math.median = (ys, count) =>
-  ys.map((_, place) => {
-    const near = ys.slice(Math.max(0, place - count + 1), place + 1).sort((a, b) => a - b);
+  ys.map((_, index) => {
+    const near = ys.slice(Math.max(0, index - count + 1), index + 1).sort((a, b) => a - b);
     return (near[(near.length - 1) >> 1] + near[near.length >> 1]) / 2;
   });
 
-// A curve without its gaps, ready to be asked for values in between: [xs, ys].
-EBT.math.whole = function (xs, ys) {
-  const kept = xs.map((x, place) => [x, ys[place]]).filter(([x, y]) => x !== null && y !== null);
-  return [kept.map(([x]) => x), kept.map(([, y]) => y)];
+// A curve without its null values, which can be interpolated: [xs, ys].
+EBT.math.withoutGaps = function (xs, ys) {
+  const points = xs.map((x, index) => [x, ys[index]]).filter(([x, y]) => x !== null && y !== null);
+  return [points.map(([x]) => x), points.map(([, y]) => y)];
 };
 
-// The curve of an evaluation without those that saw more or less data: [{of, x, y}], the one of most points first.
-EBT.math.parts = function ({ x, y, of }) {
-  const found = new Map();
-  x.forEach((step, place) => {
-    const key = of ? of[place] : null;
-    if (!found.has(key)) found.set(key, { of: key, x: [], y: [] });
-    found.get(key).x.push(step);
-    found.get(key).y.push(y[place]);
+// The curve of an evaluation, split by how much data each point saw (`of`): [{of, x, y}], the one of most points first.
+EBT.math.byExtent = function ({ x, y, of }) {
+  const parts = new Map();
+  x.forEach((step, index) => {
+    const key = of ? of[index] : null;
+    if (!parts.has(key)) parts.set(key, { of: key, x: [], y: [] });
+    parts.get(key).x.push(step);
+    parts.get(key).y.push(y[index]);
   });
   const size = ({ x }) => x.filter((step) => step > 0).length;
-  return [...found.values()].sort((a, b) => size(b) - size(a) || b.of - a.of);
+  return [...parts.values()].sort((a, b) => size(b) - size(a) || b.of - a.of);
 };
 
-// Places at which all of the curves are known, evenly spread; none where they do not overlap.
+// Evenly spread xs in the range that all of the curves cover; none where they do not overlap.
 EBT.math.grid = function (curves, count = 400) {
   const start = Math.max(...curves.map(([xs]) => xs[0] ?? Infinity));
   const end = Math.min(...curves.map(([xs]) => xs[xs.length - 1] ?? -Infinity));
   if (!(end > start)) return end === start ? [start] : [];
-  return Array.from({ length: count }, (_, place) =>
-    place === count - 1 ? end : start + ((end - start) * place) / (count - 1),
+  return Array.from({ length: count }, (_, index) =>
+    index === count - 1 ? end : start + ((end - start) * index) / (count - 1),
   );
 };
 
-// Mean, least and largest of several curves at each place.
+// Mean, least and largest of several curves at each x of the grid.
 EBT.math.band = function (curves, grid) {
-  const values = grid.map((x) => curves.map(([xs, ys]) => EBT.math.at(xs, ys, x)));
+  const values = grid.map((x) => curves.map(([xs, ys]) => EBT.math.interpolate(xs, ys, x)));
   return {
     x: grid,
     mean: values.map((row) => row.reduce((sum, y) => sum + y, 0) / row.length),
@@ -85,14 +85,14 @@ EBT.math.band = function (curves, grid) {
   };
 };
 
-// The places at which all of some curves were measured, over as much data: [{x, values}], without any value in between.
-// points: [[{x, y, of}, ...], ...] of rising x. near: how far apart two places may be that count as one. Of several at
-// one place that over the most counts.
-EBT.math.meetings = function (points, near) {
+// The xs at which all of the curves were measured over the same amount of data: [{x, values}], not interpolated.
+// points: [[{x, y, of}, ...], ...] of rising x. near: how far apart two xs may be that count as one. Of several points at
+// one x, that over the most data counts.
+EBT.math.commonPoints = function (points, near) {
   const byExtent = points.map((curve) => {
-    const found = new Map();
-    for (const point of curve) found.set(point.of, [...(found.get(point.of) || []), point]);
-    return found;
+    const groups = new Map();
+    for (const point of curve) groups.set(point.of, [...(groups.get(point.of) || []), point]);
+    return groups;
   });
   const nearest = (curve, x) => {
     let low = 0,
@@ -102,44 +102,44 @@ EBT.math.meetings = function (points, near) {
       if (curve[middle].x <= x) low = middle;
       else high = middle;
     }
-    const found = x - curve[low].x <= curve[high].x - x && curve[high].x !== x ? curve[low] : curve[high];
-    return Math.abs(found.x - x) <= near ? found : null;
+    const point = x - curve[low].x <= curve[high].x - x && curve[high].x !== x ? curve[low] : curve[high];
+    return Math.abs(point.x - x) <= near ? point : null;
   };
-  const met = new Map();
+  const common = new Map();
   for (const [of, curve] of byExtent[0]) {
     if (!byExtent.every((extents) => extents.has(of))) continue;
     for (const { x } of curve) {
       const values = byExtent.map((extents) => nearest(extents.get(of), x));
-      if (values.includes(null) || (met.has(x) && met.get(x).of > of)) continue;
-      met.set(x, { x, of, values: values.map(({ y }) => y) });
+      if (values.includes(null) || (common.has(x) && common.get(x).of > of)) continue;
+      common.set(x, { x, of, values: values.map(({ y }) => y) });
     }
   }
-  return [...met.values()].sort((a, b) => a.x - b.x);
+  return [...common.values()].sort((a, b) => a.x - b.x);
 };
 
-// Where the first of two overtakes the second or falls behind: [{from, to, leads}], between two places of measurement.
-// leads: by how much it is ahead at each place. A lead of no more than `least` is a blur, and changes nothing.
-EBT.math.overtakings = function (places, leads, least = 0) {
-  const found = [];
+// Where the first of two overtakes the second or falls behind: [{from, to, leads}], between two measured xs.
+// leads: by how much it is ahead at each x. A lead of no more than `least` is ignored.
+EBT.math.leadChanges = function (xs, leads, least = 0) {
+  const changes = [];
   let last = null;
-  leads.forEach((lead, place) => {
+  leads.forEach((lead, index) => {
     if (Math.abs(lead) <= least) return;
     if (last !== null && lead > 0 !== leads[last] > 0)
-      found.push({ from: places[last], to: places[place], leads: lead > 0 });
-    last = place;
+      changes.push({ from: xs[last], to: xs[index], leads: lead > 0 });
+    last = index;
   });
-  return found;
+  return changes;
 };
 
-// The two-sided point of Student's t that a share of all values stays within, for any degrees of freedom from 1 on:
+// The two-sided quantile of Student's t distribution for a share of all values, for degrees of freedom from 1 on:
 // with t = sqrt(freedom) tan(angle) the density is cos(angle) ** (freedom - 1).
-EBT.math.student = function (freedom, share = 0.95) {
+EBT.math.studentT = function (freedom, share = 0.95) {
   const degrees = Math.max(1, freedom);
   const area = (end) => {
     const count = 400; // of Simpson's rule
     let sum = 0;
-    for (let place = 0; place <= count; place++)
-      sum += (place % count ? 2 + 2 * (place % 2) : 1) * Math.cos((end * place) / count) ** (degrees - 1);
+    for (let index = 0; index <= count; index++)
+      sum += (index % count ? 2 + 2 * (index % 2) : 1) * Math.cos((end * index) / count) ** (degrees - 1);
     return (sum * end) / (3 * count);
   };
   const whole = area(Math.PI / 2);
@@ -153,8 +153,9 @@ EBT.math.student = function (freedom, share = 0.95) {
 };
 
 // Whether two sets of results, one number a seed, differ by more than seeds do: Welch's test at 95 %.
-// Where one side has a single seed, it is taken to vary as the other does. pairs: how many are judged together.
-EBT.math.verdict = function (first, second, pairs = 1) {
+// A side with a single seed is assumed to have the variance of the other. pairs: how many are tested together
+// (Bonferroni).
+EBT.math.welchTest = function (first, second, pairs = 1) {
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   const spread = (values) => values.reduce((sum, value) => sum + (value - mean(values)) ** 2, 0) / (values.length - 1);
   const difference = mean(first) - mean(second);
@@ -170,17 +171,17 @@ EBT.math.verdict = function (first, second, pairs = 1) {
     terms.length === 2 && error
       ? (a + b) ** 2 / terms.reduce((sum, [part, values]) => sum + part ** 2 / (values.length - 1), 0)
       : several[0].length - 1;
-  const noise = EBT.math.student(freedom, 1 - 0.05 / pairs) * error;
+  const noise = EBT.math.studentT(freedom, 1 - 0.05 / pairs) * error;
   return { kind: Math.abs(difference) <= noise ? "within" : "beyond", difference, noise };
 };
 
-// Runs whose settings are the same but for the seed, together: [[run, ...], ...] in the order of the first of each.
+// Runs grouped by all settings but the seed: [[run, ...], ...] in the order of the first of each.
 EBT.math.bySeed = function (runs) {
   const groups = new Map();
   for (const run of runs) {
-    const told = run.settings.filter((setting) => setting.compared && setting.name !== "seed");
-    const key = JSON.stringify(told.map((setting) => [setting.name, setting.value]).sort());
-    const group = told.length ? key : run.file;
+    const compared = run.settings.filter((setting) => setting.compared && setting.name !== "seed");
+    const key = JSON.stringify(compared.map((setting) => [setting.name, setting.value]).sort());
+    const group = compared.length ? key : run.file;
     groups.set(group, [...(groups.get(group) || []), run]);
   }
   return [...groups.values()];
@@ -191,19 +192,19 @@ EBT.palette = () =>
     ? ["#5cb8f0", "#ff9557", "#35c99b", "#eda3d0", "#f2c14b", "#a5a8ff", "#b9c0c8"]
     : ["#0072b2", "#d0540a", "#00875f", "#b9588c", "#9a6b00", "#5b5bd6", "#5f6b76"];
 EBT.dashes = ["solid", "dash", "dot", "dashdot"];
-EBT.colour = (place) => EBT.palette()[place % EBT.palette().length];
-EBT.faded = (colour, share) =>
+EBT.colour = (index) => EBT.palette()[index % EBT.palette().length];
+EBT.withAlpha = (colour, share) =>
   colour +
   Math.round(share * 255)
     .toString(16)
     .padStart(2, "0");
 // Plotly reads some HTML in its texts.
-EBT.plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+EBT.escapeHtml = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 // The axes that runs can be drawn along, by the units that their tasks count: {axis: {label, title}}.
 EBT.axesOf = (units) => ({
   step: { label: "Step", title: "optimizer step" },
-  ...Object.fromEntries(units.map((unit) => [unit, { label: EBT.upper(unit), title: `${unit} trained on` }])),
+  ...Object.fromEntries(units.map((unit) => [unit, { label: EBT.capitalize(unit), title: `${unit} trained on` }])),
   seconds: { label: "Time", title: "training time" },
   flops: { label: "FLOPs", title: "training FLOPs" },
 });
@@ -212,16 +213,16 @@ EBT.axesOf = (units) => ({
 EBT.timeUnit = (longest) =>
   longest > 172800 ? [86400, "d"] : longest > 7200 ? [3600, "h"] : longest > 300 ? [60, "min"] : [1, "s"];
 
-// The axis and the function that brings its values into its unit.
+// The title of an axis, and the function that converts its values into the unit of the title.
 EBT.axisOf = function (axis, { title }, longest) {
   if (axis !== "seconds") return { title, scale: (x) => x };
   const [divisor, unit] = EBT.timeUnit(longest);
   return { title: `${title}, ${unit}`, scale: (x) => (x === null ? null : x / divisor) };
 };
 
-EBT.BAR = 30; // pixels over a chart, in which the tool bar lies and covers no curve
+EBT.TOOLBAR_HEIGHT = 30; // pixels above a chart, so that the tool bar covers no curve
 
-EBT.layout = function ({ xtitle, ytitle, logx, logy, height, marks, stacked, ends, yrange }) {
+EBT.layout = function ({ xtitle, ytitle, logx, logy, height, marks, stacked, xrange, yrange }) {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
   const axis = {
@@ -250,14 +251,14 @@ EBT.layout = function ({ xtitle, ytitle, logx, logy, height, marks, stacked, end
     yanchor: "bottom",
     xanchor: "left",
     showarrow: false,
-    text: EBT.plain(text),
+    text: EBT.escapeHtml(text),
     font: { size: 11, color: colour("--muted") },
   }));
   return {
-    height: height + EBT.BAR,
+    height: height + EBT.TOOLBAR_HEIGHT,
     shapes,
     annotations,
-    margin: { l: 52, r: 12, t: EBT.BAR, b: 40 },
+    margin: { l: 52, r: 12, t: EBT.TOOLBAR_HEIGHT, b: 40 },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--muted"), activecolor: colour("--accent") },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
@@ -270,11 +271,11 @@ EBT.layout = function ({ xtitle, ytitle, logx, logy, height, marks, stacked, end
       ...axis,
       title: { text: xtitle, font: { size: 12, color: colour("--muted") }, standoff: 8 },
       type: logx ? "log" : "linear",
-      ...(ends && !logx ? { autorangeoptions: { minallowed: ends[0], maxallowed: ends[1] } } : {}),
+      ...(xrange && !logx ? { autorangeoptions: { minallowed: xrange[0], maxallowed: xrange[1] } } : {}),
     },
     yaxis: {
       ...axis,
-      title: { text: EBT.plain(ytitle || ""), font: { size: 12, color: colour("--muted") }, standoff: 6 },
+      title: { text: EBT.escapeHtml(ytitle || ""), font: { size: 12, color: colour("--muted") }, standoff: 6 },
       type: logy ? "log" : "linear",
       ...(stacked ? { range: [0, 1], tickformat: ".0%" } : {}),
       ...(yrange ? { range: logy ? yrange.map(Math.log10) : yrange } : {}),
@@ -292,7 +293,7 @@ EBT.layout = function ({ xtitle, ytitle, logx, logy, height, marks, stacked, end
 };
 
 // The least and the largest x of some lines.
-EBT.ends = function (traces) {
+EBT.rangeOfX = function (traces) {
   let [low, high] = [Infinity, -Infinity];
   for (const { x } of traces)
     for (const value of x)
@@ -311,8 +312,8 @@ EBT.draw = (element, traces, layout) =>
     toImageButtonOptions: { format: "svg" },
   });
 
-// Paper is white and narrower than a window: charts are drawn again for it.
-EBT.refit = function (printing) {
+// Paper is white and narrower than a window: charts are drawn again for printing and back.
+EBT.fitToPaper = function (printing) {
   const { classList, dataset } = document.documentElement;
   const theme = dataset.theme || "";
   classList.toggle("printing", printing);
@@ -323,29 +324,29 @@ EBT.refit = function (printing) {
   for (const element of document.querySelectorAll(".js-plotly-plot"))
     Plotly.relayout(element, printing ? { width: element.clientWidth } : { width: null, autosize: true });
 };
-addEventListener("beforeprint", () => EBT.refit(true));
-addEventListener("afterprint", () => EBT.refit(false));
+addEventListener("beforeprint", () => EBT.fitToPaper(true));
+addEventListener("afterprint", () => EBT.fitToPaper(false));
 
-EBT.FEW = 40; // points of a curve that are marked one by one
+EBT.MARKED_POINTS = 40; // points of a curve that are marked one by one
 EBT.line = (x, y, name, colour, more = {}) => ({
   type: "scatter",
-  mode: x.length <= EBT.FEW ? "lines+markers" : "lines",
+  mode: x.length <= EBT.MARKED_POINTS ? "lines+markers" : "lines",
   marker: { size: 5 },
   x,
   y,
-  name: EBT.plain(name),
+  name: EBT.escapeHtml(name),
   connectgaps: false,
   line: { color: colour, width: 1.9, ...(more.line || {}) },
   hovertemplate: "%{y:.5~g}",
   ...Object.fromEntries(Object.entries(more).filter(([key]) => key !== "line")),
 });
 
-// A curve as lines: smoothed where that is asked for, with the measured one pale behind it.
+// The traces of a curve. With a weight it is smoothed, and the measured one is drawn pale behind it.
 EBT.curve = function (x, y, name, colour, weight, more = {}) {
   const line = EBT.line(x, EBT.math.smooth(y, weight), name, colour, more);
   if (!weight || more.pale === false) return [line];
   return [
-    EBT.line(x, y, `${name}, as measured`, EBT.faded(colour, 0.28), {
+    EBT.line(x, y, `${name}, as measured`, EBT.withAlpha(colour, 0.28), {
       mode: "lines",
       hoverinfo: "skip",
       hovertemplate: undefined,

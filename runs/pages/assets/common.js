@@ -1,4 +1,4 @@
-// What all pages share: making elements, telling numbers, light and dark, looking for news.
+// What all pages share: making elements, formatting numbers, light and dark, reloading data that changed.
 "use strict";
 var EBT = { index: { runs: [], tasks: {}, settings: [], shared: {} }, curves: {}, details: {} };
 
@@ -30,8 +30,10 @@ EBT.number = function (value, digits = 4) {
     maximumSignificantDigits: Math.max(digits, Math.ceil(Math.log10(size + 1))),
   });
 };
-EBT.fixed = (value, places = 4) => (Number.isFinite(value) ? value.toFixed(Math.abs(value) >= 1e4 ? 0 : places) : "");
-EBT.large = function (value) {
+// A fixed number of decimals, for columns of numbers.
+EBT.fixed = (value, decimals = 4) => (Number.isFinite(value) ? value.toFixed(Math.abs(value) >= 1e4 ? 0 : decimals) : "");
+// With an SI prefix: 1.5 M.
+EBT.withPrefix = function (value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "";
   const units = [
     [1e24, "Y"],
@@ -54,8 +56,8 @@ EBT.duration = function (seconds) {
   if (minutes < 2880) return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
   return `${Math.floor(minutes / 1440)} d ${Math.round((minutes % 1440) / 60)} h`;
 };
-// The same in one number, for a column.
-EBT.briefly = function (seconds) {
+// A duration as one number with one unit, for a column.
+EBT.shortDuration = function (seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "";
   const [size, unit] = [
     [86400 * 2, 86400, "d"],
@@ -74,24 +76,41 @@ EBT.date = function (seconds) {
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}`;
 };
 EBT.plural = (count, word) => `${count.toLocaleString("en-US")} ${word}${count === 1 ? "" : "s"}`;
-// Names of flags as a person says them, of several: tokenizers.
+// Names of flags as words, in the plural: tokenizers.
 EBT.plurals = (names) => names.map((name) => `${name.replaceAll("_", " ")}s`).join(" and ");
-EBT.shown = (value) => (typeof value === "string" ? value : (JSON.stringify(value) ?? ""));
-EBT.upper = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+EBT.textOf = (value) => (typeof value === "string" ? value : (JSON.stringify(value) ?? ""));
+EBT.capitalize = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 // ---- parts of every page
 
 EBT.state = (state, more = "", cause = null) =>
   EBT.h("span", { class: "state", "data-state": state.replaceAll(" ", "-"), title: cause }, EBT.h("i"), state + more);
 
-EBT.segments = function (label, options, chosen, choose) {
+// titles: texts or th elements. rows: tr elements.
+EBT.table = (titles, rows, kind = "plain") =>
+  EBT.h(
+    "table",
+    { class: kind },
+    EBT.h(
+      "thead",
+      {},
+      EBT.h(
+        "tr",
+        {},
+        titles.map((title) => (typeof title === "string" ? EBT.h("th", {}, title) : title)),
+      ),
+    ),
+    EBT.h("tbody", {}, rows),
+  );
+
+EBT.segments = function (label, options, selected, select) {
   const group = EBT.h("div", { class: "segments", role: "group", "aria-label": label });
   for (const [value, text] of options) {
-    const pressed = String(value === chosen);
+    const pressed = String(value === selected);
     group.append(
       EBT.h(
         "button",
-        { type: "button", "data-value": value, "aria-pressed": pressed, onclick: () => choose(value) },
+        { type: "button", "data-value": value, "aria-pressed": pressed, onclick: () => select(value) },
         text,
       ),
     );
@@ -129,9 +148,10 @@ EBT.runLink = (file) => `${EBT.base}${file}.html`;
 
 // ---- light and dark
 
-EBT.remembered = function (name, value) {
+// Read a setting that the browser stores, or store it.
+EBT.preference = function (name, value) {
   try {
-    // some browsers keep nothing for pages opened from a disk
+    // some browsers store nothing for pages opened from a disk
     if (value === undefined) return localStorage.getItem(name);
     localStorage.setItem(name, value);
   } catch {
@@ -144,13 +164,13 @@ EBT.isDark = () =>
     (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 EBT.switchTheme = function () {
   document.documentElement.dataset.theme = EBT.isDark() ? "light" : "dark";
-  EBT.remembered("ebt-theme", document.documentElement.dataset.theme);
+  EBT.preference("ebt-theme", document.documentElement.dataset.theme);
   if (EBT.repaint) EBT.repaint();
 };
-if (EBT.remembered("ebt-theme")) document.documentElement.dataset.theme = EBT.remembered("ebt-theme");
+if (EBT.preference("ebt-theme")) document.documentElement.dataset.theme = EBT.preference("ebt-theme");
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => EBT.repaint && EBT.repaint());
 
-// ---- data come as scripts, since a page opened from a disk may load nothing else
+// ---- data are loaded as scripts, since a page opened from a disk may load nothing else
 
 EBT.load = (source) =>
   new Promise((done) => {
@@ -161,7 +181,8 @@ EBT.load = (source) =>
     };
     document.head.append(script);
   });
-// live.js calls this: when the runs changed since, a page that has `sources` loads them again and draws itself anew.
+// Called by live.js, which is loaded every `every` seconds. Where `mark`, a hash of the list of runs, changed, a page
+// that has `sources` loads them again and renders.
 EBT.pulse = async function (mark, every) {
   const changed = EBT.mark !== undefined && EBT.mark !== mark;
   EBT.mark = mark;
@@ -169,6 +190,6 @@ EBT.pulse = async function (mark, every) {
     for (const source of EBT.sources()) await EBT.load(`${source}?${mark}`);
     EBT.render();
   }
-  EBT.every = every || EBT.every; // a run that ends meanwhile writes pages that nobody goes on writing
+  EBT.every = every || EBT.every; // a run that ends writes live.js with 0, while `serve` goes on
   if (EBT.every) setTimeout(() => EBT.load(`${EBT.base}live.js?${Date.now()}`), EBT.every * 1000);
 };

@@ -11,8 +11,8 @@
       ),
     ];
     const value = (run, name) => {
-      const found = run.settings.find((setting) => setting.name === name);
-      return found ? EBT.shown(found.value) : "\u2013";
+      const match = run.settings.find((setting) => setting.name === name);
+      return match ? EBT.textOf(match.value) : "\u2013";
     };
     const differ = names.filter((name) => new Set(runs.map((run) => value(run, name))).size > 1);
     return h(
@@ -28,33 +28,19 @@
         ? h(
             "div",
             { class: "table" },
-            h(
-              "table",
-              { class: "plain settings" },
-              h(
-                "thead",
-                {},
+            EBT.table(
+              ["flag", ...columns.map(([name]) => name)],
+              differ.map((name) =>
                 h(
                   "tr",
                   {},
-                  h("th", {}, "flag"),
-                  columns.map(([name]) => h("th", {}, name)),
-                ),
-              ),
-              h(
-                "tbody",
-                {},
-                differ.map((name) =>
-                  h(
-                    "tr",
-                    {},
-                    h("td", {}, `--${name}`),
-                    columns.map(([, members]) =>
-                      h("td", {}, [...new Set(members.map((run) => value(run, name)))].sort().join(", ")),
-                    ),
+                  h("td", {}, `--${name}`),
+                  columns.map(([, members]) =>
+                    h("td", {}, [...new Set(members.map((run) => value(run, name)))].sort().join(", ")),
                   ),
                 ),
               ),
+              "plain settings",
             ),
           )
         : h("p", { class: "quiet" }, "All the same."),
@@ -107,7 +93,7 @@
               "span",
               { class: "quiet" },
               ` changed in ${runs
-                .filter((_, place) => parts[place].has(name))
+                .filter((_, index) => parts[index].has(name))
                 .map((run) => run.label)
                 .join(", ")}`,
             ),
@@ -115,13 +101,13 @@
           h(
             "div",
             { class: "sides" },
-            runs.map((run, place) =>
+            runs.map((run, index) =>
               h(
                 "div",
                 {},
                 h("h4", {}, run.label),
-                parts[place].has(name)
-                  ? h("pre", { class: "diff" }, EBT.diffLines(parts[place].get(name)))
+                parts[index].has(name)
+                  ? h("pre", { class: "diff" }, EBT.diffLines(parts[index].get(name)))
                   : h("p", { class: "quiet" }, "as committed"),
               ),
             ),
@@ -143,20 +129,20 @@
   };
 })();
 
-EBT.JUDGED = 15; // points of a running median under a verdict, for curves of many points
+EBT.MEDIAN_POINTS = 15; // points of the running median by which a curve of many points is judged
 (function () {
   const h = EBT.h;
 
-  // Where seeds were measured at the same places the band is told there, else at places in between.
+  // The xs of a band over seeds: those of the seeds where they are the same, else evenly spread ones.
   EBT.gridOf = function (pairs) {
     const [first] = pairs[0];
-    const same = pairs.every(([xs]) => xs.length === first.length && xs.every((x, place) => x === first[place]));
+    const same = pairs.every(([xs]) => xs.length === first.length && xs.every((x, index) => x === first[index]));
     return same ? first : EBT.math.grid(pairs);
   };
 
   // ---- which runs may be compared
 
-  // series.needs has what must be the same: some of these or the unit, and always the task.
+  // What must be the same is series.needs (some of these, or the unit) and always the task.
   const WORDS = {
     task: "other tasks",
     data: "other data",
@@ -176,17 +162,17 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
     for (const kind of ["task", ...needs]) {
       const all = runs.map((run) => flagsOf(run, kind));
       const differ = [...new Set(all.flatMap(Object.keys))].filter(
-        (name) => new Set(all.map((flags) => EBT.shown(flags[name]))).size > 1,
+        (name) => new Set(all.map((flags) => EBT.textOf(flags[name]))).size > 1,
       );
-      const told = (value) => EBT.shown(value === undefined ? "unknown" : (value ?? "none"));
-      const values = (name) => [...new Set(all.map((flags) => told(flags[name])))].join(" and ");
+      const text = (value) => EBT.textOf(value === undefined ? "unknown" : (value ?? "none"));
+      const values = (name) => [...new Set(all.map((flags) => text(flags[name])))].join(" and ");
       const flags = differ.map((name) => `--${name} ${values(name)}`).join(", ");
       if (differ.length) obstacles[kind] = `${WORDS[kind] || `other ${EBT.plurals(differ)}`} (${flags})`;
     }
     return obstacles;
   };
 
-  // The groups that can be compared with one another, as many as there are, and the others.
+  // The largest set of groups that can be compared with one another, and the others: [groups, others].
   function comparable(groups, { needs }) {
     const parts = new Map();
     for (const group of groups) {
@@ -197,13 +183,13 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
     return [judged, groups.filter((group) => !judged.includes(group))];
   }
 
-  // ---- where they were measured beside one another
+  // ---- the steps at which all of them were measured
 
-  // The places at which all groups were measured, with the values of each: [{x, values: [[...], ...]}].
-  const meetingsOf = (groups, near) => {
+  // The xs at which all groups were measured, with the values of each group: [{x, values: [[...], ...]}].
+  const commonPointsOf = (groups, near) => {
     const sizes = groups.map(({ members }) => members.length);
     return EBT.math
-      .meetings(
+      .commonPoints(
         groups.flatMap(({ members }) => members.map(({ points }) => points)),
         near,
       )
@@ -213,16 +199,17 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
       });
   };
 
-  // As many groups as were measured beside one another, those that were not, and where: [groups, others, meetings].
-  function measuredTogether(groups, near) {
+  // The groups that have xs in common, those left out for it, and these xs: [groups, others, commonPoints].
+  function withCommonPoints(groups, near) {
     const judged = [...groups];
-    const ofOthers = (group) => meetingsOf(judged.filter((other) => other !== group), near);
-    const alone = (group) => judged.filter((other) => !meetingsOf([group, other], near).length).length;
-    // Best without the one whose absence lets the others meet the latest, else without the loneliest.
+    const ofOthers = (group) => commonPointsOf(judged.filter((other) => other !== group), near);
+    const alone = (group) => judged.filter((other) => !commonPointsOf([group, other], near).length).length;
+    // Leave out the group without which the others have the latest x in common, else the one that shares xs with the
+    // fewest.
     const gain = (group) => ofOthers(group).reduce((_, { x }) => [1, x], [0, alone(group)]);
     for (;;) {
-      const met = meetingsOf(judged, near);
-      if (met.length || judged.length < 3) return [judged, groups.filter((group) => !judged.includes(group)), met];
+      const common = commonPointsOf(judged, near);
+      if (common.length || judged.length < 3) return [judged, groups.filter((group) => !judged.includes(group)), common];
       const gains = judged.map((group) => [...gain(group), group]);
       const [[, , worst]] = gains.sort((a, b) => b[0] - a[0] || b[1] - a[1]);
       judged.splice(judged.indexOf(worst), 1);
@@ -232,26 +219,26 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
   // Since when the first of two groups is ahead, in words.
-  function since(best, other, better, near, placeText) {
-    const met = meetingsOf([best, other], near);
+  function since(best, other, better, near, positionText) {
+    const common = commonPointsOf([best, other], near);
     const sign = better === "higher" ? 1 : -1;
-    const means = met.map(({ values }) => values.map(mean));
+    const means = common.map(({ values }) => values.map(mean));
     const all = means.flat();
     const least = 0.002 * (Math.max(...all) - Math.min(...all));
     const ahead = means.map(([a, b]) => sign * (a - b));
-    const turns = EBT.math.overtakings(
-      met.map(({ x }) => x),
+    const turns = EBT.math.leadChanges(
+      common.map(({ x }) => x),
       ahead,
       least,
     );
-    if (met.length < 2) return "was measured beside it only once";
+    if (common.length < 2) return "was measured beside it only once";
     if (ahead.every((lead) => Math.abs(lead) <= least)) return "was never clearly ahead of it";
-    if (!turns.length) return `was ahead throughout, from ${placeText(met[0].x)}`;
+    if (!turns.length) return `was ahead throughout, from ${positionText(common[0].x)}`;
     const { from, to, leads } = turns[turns.length - 1];
     const more = turns.length > 1 ? `, after ${EBT.plural(turns.length - 1, "earlier change")} of lead` : "";
-    const close = to - from <= 0.02 * (met[met.length - 1].x - met[0].x);
-    const place = close ? `at ${placeText(to)}` : `between ${placeText(from)} and ${placeText(to)}`;
-    return `${leads ? "overtook it" : "was behind again"} ${place}${more}`;
+    const close = to - from <= 0.02 * (common[common.length - 1].x - common[0].x);
+    const where = close ? `at ${positionText(to)}` : `between ${positionText(from)} and ${positionText(to)}`;
+    return `${leads ? "overtook it" : "was behind again"} ${where}${more}`;
   }
 
   // ---- the card
@@ -265,12 +252,12 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
     );
   const noVerdict = (why) => card(null, h("p", { class: "lead none" }, h("b", {}, "No verdict"), `: ${why}.`));
 
-  // One setting alone: how far its runs are apart.
-  function spreadCard(group, { x, values: [values] }, unit, placeText) {
+  // Where there is one group only: the spread of its runs.
+  function spreadCard(group, { x, values: [values] }, unit, positionText) {
     const [middle, low, high] = [mean(values), Math.min(...values), Math.max(...values)].map((value) =>
-      EBT.fixed(value, placesOf(values)),
+      EBT.fixed(value, decimalsOf(values)),
     );
-    const text = `${group.name} at ${placeText(x)}: mean ${middle}, from ${low} to ${high}`;
+    const text = `${group.name} at ${positionText(x)}: mean ${middle}, from ${low} to ${high}`;
     return card(null, h("p", { class: "lead" }, `${text}${unit ? ` ${unit}` : ""}.`));
   }
 
@@ -282,38 +269,38 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
       beyond: ["more than seed noise", `\u00B1${EBT.number(noise, 2)}`],
     })[kind];
 
-  // near: how far apart two places may be that count as one; 0 where steps are exact.
-  EBT.verdictCard = function (groups, series, near, placeText, note = null) {
+  // near: how far apart two xs may be that count as one; 0 where steps are exact.
+  EBT.verdictCard = function (groups, series, near, positionText, note = null) {
     const [alike, others] = comparable(groups, series);
     const runsOf = (some) => some.flatMap(({ members }) => members.map(({ run }) => run));
     const reasons = Object.values(EBT.obstacles(runsOf(groups), series)).join("; ");
     const alone = alike.length === 1;
     if (alone && others.length) return noVerdict(`these runs have ${reasons}, so their numbers do not mean the same`);
     if (alone && alike[0].members.length < 2) return null;
-    const [judged, apart, met] = measuredTogether(alike, near);
+    const [judged, apart, common] = withCommonPoints(alike, near);
     const where = near ? "place on this axis" : "step after the first";
-    if (!met.length) {
+    if (!common.length) {
       const same = judged.some(({ members }) => members.some(({ points }) => points.some(({ of }) => of !== null)));
       return noVerdict(`there is no ${where} at which all of them were measured${same ? ` over the same ${unitOf(judged)}` : ""}`);
     }
-    const last = met[met.length - 1];
-    if (alone) return spreadCard(judged[0], last, series.unit, placeText);
+    const last = common[common.length - 1];
+    if (alone) return spreadCard(judged[0], last, series.unit, positionText);
     const { better } = series;
     const sign = better === "higher" ? -1 : 1;
     const rows = judged
-      .map((group, place) => ({ group, values: last.values[place], mean: mean(last.values[place]) }))
+      .map((group, index) => ({ group, values: last.values[index], mean: mean(last.values[index]) }))
       .sort((a, b) => sign * (a.mean - b.mean));
     const [best, second] = rows;
-    const places = placesOf(rows.map((row) => row.mean));
+    const decimals = decimalsOf(rows.map((row) => row.mean));
     const pairs = (rows.length * (rows.length - 1)) / 2; // the best was picked among them, so all pairs count
     const judge = (row) => {
-      const found = EBT.math.verdict(row.values, best.values, pairs);
-      return Number(EBT.fixed(Math.abs(found.difference), places)) === 0 ? { ...found, kind: "equal" } : found;
+      const result = EBT.math.welchTest(row.values, best.values, pairs);
+      return Number(EBT.fixed(Math.abs(result.difference), decimals)) === 0 ? { ...result, kind: "equal" } : result;
     };
     const unit = series.unit ? ` ${series.unit}` : "";
-    const at = placeText(last.x);
+    const at = positionText(last.x);
     const verdict = judge(second);
-    const gap = `${EBT.fixed(Math.abs(verdict.difference), places)}${unit}`;
+    const gap = `${EBT.fixed(Math.abs(verdict.difference), decimals)}${unit}`;
     const together = pairs > 1 ? ` for all ${pairs} pairs together` : "";
     const chance = `\u00B1${EBT.number(verdict.noise, 2)} at 95\u2009%${together}`;
     const about = {
@@ -329,16 +316,16 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
           ? `${best.group.name} is ${better} by ${gap} than ${second.group.name} at ${at}.`
           : `${best.group.name} and ${second.group.name} differ by ${gap} at ${at}.`;
     const chances = ["equal", "within"]; // where nobody won, nobody overtook
-    const history = (row) => since(best.group, row.group, better, near, placeText);
+    const history = (row) => since(best.group, row.group, better, near, positionText);
     const line = (row) => {
       const against = row === best ? null : judge(row);
       const [word, how] = against ? verdictText(against) : ["", ""];
-      const apart = against ? EBT.fixed(Math.abs(against.difference), places) : "";
+      const apart = against ? EBT.fixed(Math.abs(against.difference), decimals) : "";
       return h(
         "tr",
         {},
         h("td", {}, h("i", { class: "swatch", style: `background: ${row.group.colour}` }), row.group.name),
-        h("td", { class: "number" }, EBT.fixed(row.mean, places)),
+        h("td", { class: "number" }, EBT.fixed(row.mean, decimals)),
         h(
           "td",
           { class: "number" },
@@ -349,14 +336,14 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
           ? h(
               "td",
               { class: "quiet" },
-              row === best || chances.includes(against.kind) ? "" : EBT.upper(`the best ${history(row)}`),
+              row === best || chances.includes(against.kind) ? "" : EBT.capitalize(`the best ${history(row)}`),
             )
           : null,
       );
     };
     const dense = judged.some(({ members }) => members.some(({ sparse }) => !sparse));
     return card(
-      [note, dense ? `on the running median of ${EBT.JUDGED} points` : null].filter(Boolean).join("; "),
+      [note, dense ? `on the running median of ${EBT.MEDIAN_POINTS} points` : null].filter(Boolean).join("; "),
       h(
         "p",
         { class: `lead ${verdict.kind}` },
@@ -373,27 +360,21 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
         .map(([left, why]) =>
           h("p", { class: "quiet" }, `Left out, since ${why}: ${left.map(({ name }) => name).join(", ")}.`),
         ),
-      h(
-        "table",
-        { class: "plain" },
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            ["run", `at ${at}`, "to the best", "difference", better ? "lead" : null]
-              .filter((text) => text !== null)
-              .map((text, place) => h("th", { class: place === 1 || place === 2 ? "number" : null }, text)),
-          ),
-        ),
-        h("tbody", {}, rows.map(line)),
+      EBT.table(
+        [
+          "run",
+          h("th", { class: "number" }, `at ${at}`),
+          h("th", { class: "number" }, "to the best"),
+          "difference",
+          ...(better ? ["lead"] : []),
+        ],
+        rows.map(line),
       ),
     );
   };
 
   const unitOf = ([{ members }]) => members[0].run.task.unit;
-  const placesOf = (values) =>
+  const decimalsOf = (values) =>
     Math.max(...values.map(Math.abs)) >= 100 ? 1 : Math.max(...values.map(Math.abs)) >= 0.01 ? 4 : 7;
 })();
 
@@ -403,23 +384,24 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
   let runs = [],
     plot = null;
 
-  const known = () => new Map(EBT.index.runs.map((run) => [run.file, run]));
-  const wanted = () =>
+  const isListed = (file) => EBT.index.runs.some((run) => run.file === file);
+  // The runs in the address, each once.
+  const selectedFiles = () =>
     location.hash
       .slice(1)
       .split(",")
-      .filter((file, place, all) => known().has(file) && all.indexOf(file) === place);
+      .filter((file, index, all) => isListed(file) && all.indexOf(file) === index);
 
   function metrics() {
     const names = new Map();
     for (const run of runs) for (const [name, series] of Object.entries(run.curves.series)) names.set(name, series);
     const order = runs.flatMap(({ task }) => [task.headline, task.columns.train, ...task.facts]);
-    const place = (name) => (order.includes(name) ? order.indexOf(name) : order.length + (name.includes("/") ? 1 : 0));
-    return [...names].sort(([a], [b]) => place(a) - place(b) || a.localeCompare(b, "en", { numeric: true }));
+    const rank = (name) => (order.includes(name) ? order.indexOf(name) : order.length + (name.includes("/") ? 1 : 0));
+    return [...names].sort(([a], [b]) => rank(a) - rank(b) || a.localeCompare(b, "en", { numeric: true }));
   }
 
-  // The metric to begin with: validation where it was measured a few times, else training; by the runs that have any.
-  const telling = () => {
+  // The metric to begin with: of validation where every run that has any metric has a few of it, else of training.
+  const firstMetric = () => {
     const begun = runs.filter((run) => Object.keys(run.curves.series).length);
     const measured = (name) => begun.every((run) => run.curves.series[name] && run.curves.series[name].x.length > 4);
     return runs.flatMap(({ task }) => [task.headline, task.columns.train]).find(measured) || metrics()[0][0];
@@ -427,27 +409,27 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
 
   const has = (run, axis) => axis === "step" || Boolean(run.curves.places[axis]);
 
-  // The runs that have the metric, as curves along the axis: [{run, xs, ys}] smoothed, with what was measured in `raw`.
-  // points: what a verdict is told from, after step 0: {x, y, of}. exact: whether every measured step is among them.
+  // The runs that have the metric, as curves along the axis: [{run, xs, ys, raw, ...}]; ys is smoothed, raw as measured.
+  // points: what a verdict uses, after step 0: {x, y, of}. exact: whether every measured step is among them.
   function curvesOf(axis, metric = view.metric) {
     return runs
       .filter((run) => run.curves.series[metric] && has(run, axis))
       .map((run) => {
         const series = run.curves.series[metric];
-        const along = (steps) => EBT.math.along(run.curves, axis, steps);
-        const [drawn] = EBT.math.parts(series);
-        const [xs, raw] = EBT.math.whole(along(drawn.x), drawn.y);
+        const along = (steps) => EBT.math.alongAxis(run.curves, axis, steps);
+        const [drawn] = EBT.math.byExtent(series);
+        const [xs, raw] = EBT.math.withoutGaps(along(drawn.x), drawn.y);
         const sparse = raw.length <= 60;
         const ys = EBT.math.smooth(raw, raw.length < 20 ? 0 : view.weight);
         // One row of training loss is noise, and may be a spike: what is measured often is judged by its median.
-        const judged = sparse ? raw : EBT.math.median(raw, EBT.JUDGED);
-        const trained = drawn.x.filter((_, place) => drawn.y[place] !== null).map((step) => step > 0);
+        const judged = sparse ? raw : EBT.math.median(raw, EBT.MEDIAN_POINTS);
+        const trained = drawn.x.filter((_, index) => drawn.y[index] !== null).map((step) => step > 0);
         const points = xs
-          .map((x, place) => ({ x, y: judged[place], of: drawn.of }))
-          .filter((_, place) => trained[place]);
-        for (const part of EBT.math.parts(series).slice(1))
-          along(part.x).forEach((x, place) => {
-            if (part.x[place] > 0 && part.y[place] !== null) points.push({ x, y: part.y[place], of: part.of });
+          .map((x, index) => ({ x, y: judged[index], of: drawn.of }))
+          .filter((_, index) => trained[index]);
+        for (const part of EBT.math.byExtent(series).slice(1))
+          along(part.x).forEach((x, index) => {
+            if (part.x[index] > 0 && part.y[index] !== null) points.push({ x, y: part.y[index], of: part.of });
           });
         return { run, xs, raw, ys, sparse, points, exact: axis === "step" && series.rows === series.x.length };
       })
@@ -458,14 +440,14 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
 
   function groupsOf(curves) {
     const together = view.grouped ? EBT.math.bySeed(curves.map(({ run }) => run)) : curves.map(({ run }) => [run]);
-    return together.map((members, place) => ({
+    return together.map((members, index) => ({
       members: members.map((run) => curves.find((curve) => curve.run === run)),
       name:
         members.length > 1
           ? `${members[0].name} (${members.length} ${new Set(members.map(seedOf)).size > 1 ? "seeds" : "runs"})`
           : members[0].label,
-      colour: EBT.colour(place),
-      dash: EBT.dashes[Math.floor(place / EBT.palette().length) % EBT.dashes.length],
+      colour: EBT.colour(index),
+      dash: EBT.dashes[Math.floor(index / EBT.palette().length) % EBT.dashes.length],
     }));
   }
 
@@ -482,22 +464,22 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
       const hidden = { hoverinfo: "skip", hovertemplate: undefined, mode: "lines", line: { width: 0 } };
       return [
         EBT.line(x, band.low, name, colour, hidden),
-        EBT.line(x, band.high, name, colour, { ...hidden, fill: "tonexty", fillcolor: EBT.faded(colour, 0.2) }),
+        EBT.line(x, band.high, name, colour, { ...hidden, fill: "tonexty", fillcolor: EBT.withAlpha(colour, 0.2) }),
         EBT.line(x, band.mean, name, colour, line),
       ];
     });
   }
 
-  const placeText = (x) =>
+  const positionText = (x) =>
     view.axis === "seconds"
       ? EBT.duration(x)
       : view.axis === "step"
         ? `step ${EBT.number(Math.round(x))}`
-        : `${EBT.large(x)} ${view.axis === "flops" ? "FLOPs" : view.axis}`;
+        : `${EBT.withPrefix(x)} ${view.axis === "flops" ? "FLOPs" : view.axis}`;
 
   function chips() {
     const remove = (file) => () => {
-      location.hash = wanted()
+      location.hash = selectedFiles()
         .filter((other) => other !== file)
         .join(",");
     };
@@ -508,7 +490,7 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
         "aria-label": "add a run",
         name: "add",
         onchange: (event) => {
-          location.hash = [...wanted(), event.target.value].join(",");
+          location.hash = [...selectedFiles(), event.target.value].join(",");
         },
       },
       h("option", { value: "" }, "add a run \u2026"),
@@ -541,8 +523,8 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
     const all = metrics();
     const measured = runs.filter((run) => run.curves.series[view.metric]);
     const axes = axesOfRuns();
-    const known = Object.keys(axes).filter((axis) => measured.some((run) => has(run, axis)));
-    if (!known.includes(view.axis)) view.axis = "step";
+    const available = Object.keys(axes).filter((axis) => measured.some((run) => has(run, axis)));
+    if (!available.includes(view.axis)) view.axis = "step";
     const lacking = Object.keys(axes)
       .map((axis) => [axis, runs.filter((run) => !has(run, axis))])
       .filter(([, without]) => without.length)
@@ -555,7 +537,7 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
     const pick = h(
       "select",
       { "aria-label": "metric", name: "metric", onchange: (event) => change("metric")(event.target.value) },
-      all.map(([name, series]) => h("option", { value: name }, EBT.upper(series.title))),
+      all.map(([name, series]) => h("option", { value: name }, EBT.capitalize(series.title))),
     );
     pick.value = view.metric;
     return [
@@ -565,7 +547,7 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
         pick,
         EBT.segments(
           "axis",
-          known.map((axis) => [axis, axes[axis].label]),
+          available.map((axis) => [axis, axes[axis].label]),
           view.axis,
           change("axis"),
         ),
@@ -579,11 +561,11 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
     ];
   }
 
-  // Losses fall so much in the beginning that nothing could be seen after: the range of the later four fifths.
+  // The range of y in the last four fifths: losses fall so much at first that nothing could be seen after.
   function lateRange(curves) {
     const end = Math.min(...curves.map(({ xs }) => xs[xs.length - 1]));
     const values = curves
-      .flatMap(({ xs, ys }) => [...ys.filter((_, place) => xs[place] >= 0.2 * end), EBT.math.at(xs, ys, 0.2 * end)])
+      .flatMap(({ xs, ys }) => [...ys.filter((_, index) => xs[index] >= 0.2 * end), EBT.math.interpolate(xs, ys, 0.2 * end)])
       .filter((value) => value !== null);
     const [low, high] = [Math.min(...values), Math.max(...values)];
     const margin = 0.04 * (high - low);
@@ -600,10 +582,10 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
       plot,
       traces,
       EBT.layout({
-        ends: EBT.ends(traces),
+        xrange: EBT.rangeOfX(traces),
         yrange: view.late ? lateRange(curves) : null,
         xtitle: title,
-        ytitle: [EBT.upper(series.title), series.unit].filter(Boolean).join(", "),
+        ytitle: [EBT.capitalize(series.title), series.unit].filter(Boolean).join(", "),
         logx: view.logx,
         logy: view.logy,
         height: 440,
@@ -620,7 +602,7 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
     document.getElementById("verdict").replaceChildren(...[verdict(curves, groups, series)].filter(Boolean));
   }
 
-  // A loss per unit says nothing where the units differ (tokenizers); the column that series.instead names does.
+  // Losses per unit cannot be compared where the units differ (tokenizers); the column series.instead can.
   function verdict(curves, groups, series) {
     const near = (some) =>
       some.every(({ exact }) => exact) ? 0 : 0.01 * Math.min(...some.map(({ xs }) => xs[xs.length - 1]));
@@ -634,9 +616,9 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
       !Object.keys(EBT.obstacles(runsOf(curves), other)).length
     ) {
       const note = `in ${other.unit}, since the ${EBT.plurals(Object.keys(curves[0].run.measured_on.unit))} differ`;
-      return EBT.verdictCard(groupsOf(others), other, near(others), placeText, note);
+      return EBT.verdictCard(groupsOf(others), other, near(others), positionText, note);
     }
-    return EBT.verdictCard(groups, series, near(curves), placeText);
+    return EBT.verdictCard(groups, series, near(curves), positionText);
   }
 
   function draw() {
@@ -657,8 +639,8 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
   EBT.repaint = () => runs.length && draw();
 
   EBT.render = function () {
-    const names = wanted().map((file) => (EBT.details[file] || {}).name);
-    runs = wanted()
+    const names = selectedFiles().map((file) => (EBT.details[file] || {}).name);
+    runs = selectedFiles()
       .filter((file) => EBT.details[file])
       .map((file) => {
         const details = EBT.details[file];
@@ -683,7 +665,7 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
       runs = [];
       return;
     }
-    if (!metrics().some(([name]) => name === view.metric)) view.metric = telling();
+    if (!metrics().some(([name]) => name === view.metric)) view.metric = firstMetric();
     plot = h("div", { class: "plot tall" });
     main.replaceChildren(
       EBT.header("Compare", h("span", { class: "quiet" }, EBT.plural(runs.length, "run"))),
@@ -698,7 +680,7 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
   };
 
   const load = async () => {
-    for (const file of wanted()) {
+    for (const file of selectedFiles()) {
       if (!EBT.curves[file]) await EBT.load(`${EBT.base}data/${file}.curves.js`);
       if (!EBT.details[file]) await EBT.load(`${EBT.base}data/${file}.js`);
     }
@@ -706,7 +688,7 @@ EBT.JUDGED = 15; // points of a running median under a verdict, for curves of ma
   };
   EBT.sources = () => [
     `${EBT.base}runs.js`,
-    ...wanted().flatMap((file) => [`${EBT.base}data/${file}.curves.js`, `${EBT.base}data/${file}.js`]),
+    ...selectedFiles().flatMap((file) => [`${EBT.base}data/${file}.curves.js`, `${EBT.base}data/${file}.js`]),
   ];
   addEventListener("hashchange", load);
   load();

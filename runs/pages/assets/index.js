@@ -1,6 +1,6 @@
-// The list of all runs: its search, its columns, filter, sort, choose, compare.
-// The search speaks the language of `python -m runs list --where`; there a word alone is looked for in the run's name,
-// id, tags and settings, and `and` may be left out. Mistakes have the same words.
+// The list of all runs: its search, its columns, filter, sort, select, compare.
+// The search has the grammar of `python -m runs list --where` and its error messages; besides, a word alone is searched
+// in the run's name, id, tags and settings, and `and` may be left out.
 "use strict";
 (function () {
   const SIGNS = ["=", "!=", "<", "<=", ">", ">=", "~"];
@@ -16,7 +16,7 @@
       ]),
     ),
   };
-  const places = () => ["step", "epoch", "flops", "seconds", ...Object.values(EBT.index.tasks).map(({ unit }) => unit)];
+  const axisColumns = () => ["step", "epoch", "flops", "seconds", ...Object.values(EBT.index.tasks).map(({ unit }) => unit)];
 
   class Mistake extends Error {
     constructor(sentence, start, end) {
@@ -28,28 +28,28 @@
   // [{kind: "sign" | "quoted" | "word" | "end", text, start, end}]
   function tokens(text) {
     const pattern = /\s*(?:(<=|>=|!=|==|[=<>~()])|("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|([^\s"'()=<>~!]+))/y;
-    const found = [];
+    const result = [];
     const length = text.trimEnd().length;
-    let place = 0;
-    while (place < length) {
-      pattern.lastIndex = place;
+    let offset = 0;
+    while (offset < length) {
+      pattern.lastIndex = offset;
       const match = pattern.exec(text);
       if (!match) {
-        const start = place + /^\s*/.exec(text.slice(place))[0].length;
+        const start = offset + /^\s*/.exec(text.slice(offset))[0].length;
         throw new Mistake("\"'".includes(text[start]) ? "this quote is not closed" : "write != here", start, start + 1);
       }
       const [whole, sign, quoted, word] = match;
-      const end = place + whole.length;
+      const end = offset + whole.length;
       const start = end - (sign || quoted || word).length;
-      if (sign) found.push({ kind: "sign", text: sign === "==" ? "=" : sign, start, end });
-      else if (quoted) found.push({ kind: "quoted", text: quoted.slice(1, -1).replace(/\\(.)/gs, "$1"), start, end });
-      else found.push({ kind: "word", text: word, start, end });
-      place = end;
+      if (sign) result.push({ kind: "sign", text: sign === "==" ? "=" : sign, start, end });
+      else if (quoted) result.push({ kind: "quoted", text: quoted.slice(1, -1).replace(/\\(.)/gs, "$1"), start, end });
+      else result.push({ kind: "word", text: word, start, end });
+      offset = end;
     }
-    return [...found, { kind: "end", text: "", start: length, end: length + 1 }];
+    return [...result, { kind: "end", text: "", start: length, end: length + 1 }];
   }
 
-  // A function of a run: whether it fits.
+  // A function that says whether a run fits.
   function parse(text) {
     const left = tokens(text);
     let depth = 0;
@@ -79,10 +79,10 @@
       if (!denied && !isSign(opening, "(")) return comparison();
       take();
       if (++depth > DEEPEST) throw new Mistake(`this is nested more than ${DEEPEST} deep`, opening.start, opening.end);
-      const found = denied ? negation() : expression();
+      const part = denied ? negation() : expression();
       depth--;
       if (!denied && !isSign(take(), ")")) throw new Mistake("this bracket is not closed", opening.start, opening.end);
-      return denied ? (run) => !found(run) : found;
+      return denied ? (run) => !part(run) : part;
     }
     function comparison() {
       const name = take();
@@ -103,18 +103,18 @@
       return compared(name, sign.text, value);
     }
 
-    const found = left[0].kind === "end" ? () => true : expression();
+    const fits = left[0].kind === "end" ? () => true : expression();
     if (left[0].kind !== "end") throw new Mistake("this bracket closes nothing", left[0].start, left[0].end);
-    return found;
+    return fits;
   }
 
-  const several = (found) => (found === null || found === undefined ? [] : Array.isArray(found) ? found : [found]);
+  const asList = (value) => (value === null || value === undefined ? [] : Array.isArray(value) ? value : [value]);
 
   function compared(name, sign, token) {
     const low = token.text.toLowerCase();
     const bare = token.kind === "word";
     const value = bare && low in PLAIN ? PLAIN[low] : bare && NUMBER.test(token.text) ? Number(token.text) : token.text;
-    const values = (run) => several(EBT.valueOf(run, name.text));
+    const values = (run) => asList(EBT.valueOf(run, name.text));
     if (sign === "~") {
       let pattern;
       try {
@@ -123,32 +123,32 @@
         const why = `this is no regular expression (${error.message}): put a backslash before signs that are meant as such`;
         throw new Mistake(why, token.start, token.end);
       }
-      return (run) => values(run).some((found) => pattern.test(EBT.shown(found)));
+      return (run) => values(run).some((actual) => pattern.test(EBT.textOf(actual)));
     }
     if (sign === "=" || sign === "!=") {
-      const same = (found) =>
-        typeof found === "number" && typeof value === "number"
-          ? found === value
-          : EBT.shown(found).toLowerCase() === EBT.shown(value).toLowerCase();
+      const same = (actual) =>
+        typeof actual === "number" && typeof value === "number"
+          ? actual === value
+          : EBT.textOf(actual).toLowerCase() === EBT.textOf(value).toLowerCase();
       const equal = (run) => (value === null ? !values(run).length : values(run).some(same));
       return sign === "=" ? equal : (run) => !equal(run);
     }
-    const known = EBT.index.runs.flatMap(values);
-    if (typeof value === "string" && known.length && !known.some((found) => typeof found === "string"))
+    const recorded = EBT.index.runs.flatMap(values);
+    if (typeof value === "string" && recorded.length && !recorded.some((actual) => typeof actual === "string"))
       throw new Mistake(`${name.text} is a number: compare it with one.`, name.start, token.end);
     const holds = { "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b }[sign];
     return (run) =>
-      values(run).some((found) =>
-        typeof found === "number" && typeof value === "number"
-          ? holds(found, value)
-          : typeof found === "string" && holds(found, token.text),
+      values(run).some((actual) =>
+        typeof actual === "number" && typeof value === "number"
+          ? holds(actual, value)
+          : typeof actual === "string" && holds(actual, token.text),
       );
   }
 
-  // What a search and a column call `field`; null or undefined where the run has none.
+  // The value of a field of a search or a column; null or undefined where the run has none.
   EBT.valueOf = function (run, field) {
     if (field in FIELDS) return FIELDS[field](run);
-    if (places().includes(field)) return run[field];
+    if (axisColumns().includes(field)) return run[field];
     const metrics = run.metrics || {};
     if (field.startsWith("best.")) return (metrics[field.slice(5)] || [])[1];
     return run.settings[field] ?? EBT.index.shared[field] ?? (metrics[field] || [])[0];
@@ -157,7 +157,7 @@
   const names = () => [
     ...new Set([
       ...Object.keys(FIELDS),
-      ...places(),
+      ...axisColumns(),
       ...EBT.index.settings,
       ...Object.keys(EBT.index.shared),
       ...EBT.index.runs.flatMap((run) => Object.keys(run.metrics || {})),
@@ -170,19 +170,19 @@
     const all = names();
     if (!EBT.index.runs.length || all.includes(field)) return;
     const near = all
-      .map((name) => [apart(name, field) / Math.max(name.length, field.length), begins + name])
+      .map((name) => [editDistance(name, field) / Math.max(name.length, field.length), begins + name])
       .filter(([share]) => share <= 0.3)
       .sort(([a], [b]) => a - b)
       .slice(0, 3)
       .map(([, name]) => name);
     const last = near.pop();
-    const meant = last ? `did you mean ${near.length ? `${near.join(", ")} or ${last}` : last}?` : "see docs/runs.md.";
-    throw new Mistake(`no run has a setting or metric ${text}: ${meant}`, start, end);
+    const advice = last ? `did you mean ${near.length ? `${near.join(", ")} or ${last}` : last}?` : "see docs/runs.md.";
+    throw new Mistake(`no run has a setting or metric ${text}: ${advice}`, start, end);
   }
 
-  // How many letters must be changed to make one word of another.
-  function apart(a, b) {
-    let row = Array.from({ length: b.length + 1 }, (_, place) => place);
+  // The edit distance of two words.
+  function editDistance(a, b) {
+    let row = Array.from({ length: b.length + 1 }, (_, index) => index);
     for (let i = 1; i <= a.length; i++) {
       const next = [i];
       for (let j = 1; j <= b.length; j++)
@@ -192,7 +192,7 @@
     return row[b.length];
   }
 
-  // {fits: a function of a run} or {mistake: words with a mark under the place}
+  // {fits: a function of a run}, or {mistake: a sentence, and the text with a mark under the mistake}
   EBT.search = function (text) {
     try {
       return { fits: parse(text) };
@@ -208,12 +208,12 @@
 (function () {
   const h = EBT.h;
   const settingColumns = () => (innerWidth < 1400 ? 2 : innerWidth < 1600 ? 4 : 6);
-  // A value of a metric; which: 0 is the last, 1 the best. nameOf: the column, by the task of a run.
+  // A value of a metric; which: 0 is the last, 1 the best. nameOf: its column, given the task of a run.
   const metric = (nameOf, which) => (run) => {
     const name = nameOf(EBT.index.tasks[run.task]);
     return run.metrics && run.metrics[name] ? run.metrics[name][which] : null;
   };
-  // What a column means to each of the tasks, in words.
+  // The meaning of a column for each of the tasks, as text.
   const meaning = (nameOf, words) => [
     ...new Set(
       Object.values(EBT.index.tasks)
@@ -233,7 +233,7 @@
 
   EBT.columns = function () {
     const { runs, settings } = EBT.index;
-    const known = (column) => runs.some((run) => ![null, undefined, ""].includes(column.value(run)));
+    const hasValues = (column) => runs.some((run) => ![null, undefined, ""].includes(column.value(run)));
     const number = (key, title, value, show, hint) => ({
       key,
       title,
@@ -253,7 +253,7 @@
       ),
       {
         key: "spark",
-        title: EBT.upper(label()),
+        title: EBT.capitalize(label()),
         value: (run) => (run.spark && run.spark.length ? run.spark[run.spark.length - 1] : null),
         show: (run) => spark(run.spark),
         kind: "spark",
@@ -305,14 +305,14 @@
         (value) => EBT.number(value),
         "optimizer steps trained",
       ),
-      number("seconds", "Time", (run) => run.seconds, EBT.briefly, "training time, without validation"),
-      number("flops", "FLOPs", (run) => run.flops, EBT.large, "training FLOPs"),
-    ].filter(known);
+      number("seconds", "Time", (run) => run.seconds, EBT.shortDuration, "training time, without validation"),
+      number("flops", "FLOPs", (run) => run.flops, EBT.withPrefix, "training FLOPs"),
+    ].filter(hasValues);
   };
 
-  EBT.breakable = (title) => title.split("_").flatMap((part, place) => (place ? ["_", h("wbr"), part] : [part]));
+  EBT.withLineBreaks = (title) => title.split("_").flatMap((part, index) => (index ? ["_", h("wbr"), part] : [part]));
   const settingText = (value) =>
-    typeof value === "number" ? EBT.number(value, 5).replaceAll(",", "") : value === undefined ? "" : EBT.shown(value);
+    typeof value === "number" ? EBT.number(value, 5).replaceAll(",", "") : value === undefined ? "" : EBT.textOf(value);
 
   function nameCell(run) {
     const name = run.page
@@ -343,8 +343,8 @@
     const low = Math.min(...logs),
       range = Math.max(...logs) - low || 1;
     const points = logs.map(
-      (y, place) =>
-        `${((place / (logs.length - 1)) * 84 + 2).toFixed(1)},${(20 - ((y - low) / range) * 16).toFixed(1)}`,
+      (y, index) =>
+        `${((index / (logs.length - 1)) * 84 + 2).toFixed(1)},${(20 - ((y - low) / range) * 16).toFixed(1)}`,
     );
     const [x, y] = points[points.length - 1].split(",");
     return h(
@@ -359,26 +359,26 @@
 (function () {
   const h = EBT.h;
   const PAGE = 300; // rows drawn at once; more come as one scrolls
-  const view = { query: "", state: "", sort: "began", down: true, archived: false, rows: PAGE, chosen: new Set() };
+  const view = { query: "", state: "", sort: "began", down: true, archived: false, rows: PAGE, selected: new Set() };
   let columns = [];
 
   function matching() {
     const { fits, mistake } = EBT.search(view.query);
     document.getElementById("mistake").textContent = mistake || "";
-    const found = EBT.index.runs.filter(
+    const matches = EBT.index.runs.filter(
       (run) => fits && (view.archived || !run.archived) && (!view.state || run.state === view.state) && fits(run),
     );
     const column = columns.find((column) => column.key === view.sort) || columns[0];
     const sign = view.down ? -1 : 1;
-    return found.sort((left, right) => {
+    return matches.sort((left, right) => {
       const [a, b] = [column.value(left), column.value(right)];
       const [noA, noB] = [a, b].map((value) => value === null || value === undefined || value === "");
-      if (noA || noB) return noA - noB; // what is not known comes last, either way
+      if (noA || noB) return noA - noB; // runs without a value come last, either way
       return (
         sign *
         (typeof a === "number" && typeof b === "number"
           ? a - b
-          : String(EBT.shown(a)).localeCompare(String(EBT.shown(b)), "en", { numeric: true }))
+          : String(EBT.textOf(a)).localeCompare(String(EBT.textOf(b)), "en", { numeric: true }))
       );
     });
   }
@@ -387,7 +387,7 @@
     const box = h("input", {
       type: "checkbox",
       "aria-label": `choose ${run.name}`,
-      checked: view.chosen.has(run.file),
+      checked: view.selected.has(run.file),
       onchange: (event) => choose(run.file, event.target),
     });
     return h(
@@ -399,44 +399,44 @@
   }
 
   function choose(file, box) {
-    if (box.checked) view.chosen.add(file);
-    else view.chosen.delete(file);
-    box.closest("tr").classList.toggle("chosen", box.checked);
+    if (box.checked) view.selected.add(file);
+    else view.selected.delete(file);
+    box.closest("tr").classList.toggle("selected", box.checked);
     compareButton();
   }
 
   function compareButton() {
     const button = document.getElementById("compare");
-    const count = view.chosen.size;
+    const count = view.selected.size;
     button.disabled = count < 2;
     button.textContent = count < 2 ? "Compare" : `Compare ${count} runs`;
     button.title = count < 2 ? "choose two runs or more" : "";
   }
 
   function body() {
-    const found = matching();
-    const shown = found.slice(0, view.rows);
+    const matches = matching();
+    const visible = matches.slice(0, view.rows);
     const rows = document.createDocumentFragment();
-    for (const run of shown) rows.append(row(run));
+    for (const run of visible) rows.append(row(run));
     document.querySelector("tbody").replaceChildren(rows);
-    for (const run of shown)
-      if (view.chosen.has(run.file))
-        document.querySelector(`tr[data-file="${CSS.escape(run.file)}"]`).classList.add("chosen");
-    document.getElementById("more").hidden = found.length <= view.rows;
+    for (const run of visible)
+      if (view.selected.has(run.file))
+        document.querySelector(`tr[data-file="${CSS.escape(run.file)}"]`).classList.add("selected");
+    document.getElementById("more").hidden = matches.length <= view.rows;
     document.getElementById("count").textContent =
-      found.length === EBT.index.runs.length ? "" : `${EBT.plural(found.length, "run")} shown`;
-    document.getElementById("none").hidden = found.length > 0 || document.getElementById("mistake").textContent !== "";
+      matches.length === EBT.index.runs.length ? "" : `${EBT.plural(matches.length, "run")} shown`;
+    document.getElementById("none").hidden = matches.length > 0 || document.getElementById("mistake").textContent !== "";
     for (const head of document.querySelectorAll("th[data-key]")) {
       head.setAttribute("aria-sort", head.dataset.key !== view.sort ? "none" : view.down ? "descending" : "ascending");
     }
     for (const button of document.querySelectorAll(".states button"))
       button.setAttribute("aria-pressed", String(button.dataset.value === view.state));
-    const kept = new URLSearchParams(
+    const parameters = new URLSearchParams(
       Object.entries({ q: view.query, state: view.state, sort: view.sort, up: view.down ? "" : "1" }).filter(
         ([, value]) => value,
       ),
     );
-    history.replaceState(null, "", `#${kept}`);
+    history.replaceState(null, "", `#${parameters}`);
   }
 
   function sortBy(column) {
@@ -458,7 +458,7 @@
         run.state,
         run.job,
         ...run.tags,
-        ...Object.entries(run.settings).map(([name, value]) => `${name}=${EBT.shown(value)}`),
+        ...Object.entries(run.settings).map(([name, value]) => `${name}=${EBT.textOf(value)}`),
       ]
         .join(" ")
         .toLowerCase();
@@ -469,7 +469,7 @@
     const archived = runs.filter((run) => run.archived).length;
     const states = [
       ["", `All ${runs.length - archived}`],
-      ...[...counts].sort().map(([state, count]) => [state, `${EBT.upper(state)} ${count}`]),
+      ...[...counts].sort().map(([state, count]) => [state, `${EBT.capitalize(state)} ${count}`]),
     ];
     const search = h("input", {
       type: "search",
@@ -494,7 +494,7 @@
       id: "compare",
       class: "primary",
       onclick: () => {
-        location.href = `compare.html#${[...view.chosen].join(",")}`;
+        location.href = `compare.html#${[...view.selected].join(",")}`;
       },
     });
     const heads = columns.map((column) =>
@@ -504,7 +504,7 @@
         h(
           "button",
           { type: "button", title: column.hint || null, onclick: () => sortBy(column) },
-          EBT.breakable(column.title),
+          EBT.withLineBreaks(column.title),
         ),
       ),
     );
@@ -568,12 +568,12 @@
     body();
   };
 
-  const kept = new URLSearchParams(location.hash.slice(1));
+  const parameters = new URLSearchParams(location.hash.slice(1));
   Object.assign(view, {
-    query: kept.get("q") || "",
-    state: kept.get("state") || "",
-    sort: kept.get("sort") || "began",
-    down: !kept.get("up"),
+    query: parameters.get("q") || "",
+    state: parameters.get("state") || "",
+    sort: parameters.get("sort") || "began",
+    down: !parameters.get("up"),
   });
   EBT.sources = () => [`${EBT.base}runs.js`];
   EBT.render();

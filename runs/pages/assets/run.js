@@ -3,7 +3,7 @@
 (function () {
   const h = EBT.h;
   const file = document.body.dataset.file;
-  const open = new Set(); // what somebody unfolded
+  const open = new Set(); // titles of the sections that are unfolded
   const SHOWN = 6; // alarms, the newest
 
   function fact(label, value, note) {
@@ -22,7 +22,7 @@
     const isShare = (name) => words(name).unit.startsWith("share");
     const text = (name) => (isShare(name) ? `${(100 * final(name)).toFixed(1)}\u2009%` : EBT.fixed(final(name), 3));
     const bestNote = [words(headline).unit, `step ${EBT.number(at)}`].filter(Boolean).join(", ");
-    const plain = (name) => EBT.upper(words(name).title.replace(/^validation /, ""));
+    const plain = (name) => EBT.capitalize(words(name).title.replace(/^validation /, ""));
     const total =
       run.heartbeat.total_steps ?? (run.settings.find((setting) => setting.name === "max_steps") || {}).value;
     return h(
@@ -39,13 +39,13 @@
         ),
       ),
       fact("Steps", EBT.number(end("step")), total ? `of ${EBT.number(total)}` : ""),
-      fact(EBT.upper(unit), EBT.large(end(unit))),
+      fact(EBT.capitalize(unit), EBT.withPrefix(end(unit))),
       fact("Training time", EBT.duration(end("seconds"))),
-      fact("Cost", EBT.large(end("flops")), "FLOPs"),
+      fact("Cost", EBT.withPrefix(end("flops")), "FLOPs"),
     );
   };
 
-  // Why it did not finish, where one looks first.
+  // Why it did not finish.
   EBT.failure = (run) =>
     run.failure
       ? h(
@@ -54,7 +54,7 @@
           h(
             "p",
             {},
-            h("b", {}, EBT.upper(run.state)),
+            h("b", {}, EBT.capitalize(run.state)),
             Number.isFinite(run.failure.step) ? ` at step ${EBT.number(run.failure.step)}` : "",
             run.failure.cause === run.state ? "" : `: ${run.failure.cause}`,
           ),
@@ -67,7 +67,7 @@
       ? h("pre", { class: title === "Code diff" ? "diff" : null }, title === "Code diff" ? EBT.diffLines(text) : text)
       : null;
 
-  function folded(title, note, ...content) {
+  function foldable(title, note, ...content) {
     const inside = content.flat().filter(Boolean);
     if (!inside.length) return null;
     const details = h(
@@ -85,25 +85,11 @@
         "tr",
         { class: setting.changed ? "changed" : null, title: setting.help || null },
         h("td", {}, `--${setting.name}`),
-        h("td", {}, EBT.shown(setting.value)),
-        h("td", { class: "quiet" }, setting.changed ? EBT.shown(setting.default) : ""),
+        h("td", {}, EBT.textOf(setting.value)),
+        h("td", { class: "quiet" }, setting.changed ? EBT.textOf(setting.default) : ""),
         h("td", { class: "quiet" }, setting.help),
       );
-    const table = (rows) =>
-      h(
-        "table",
-        { class: "plain" },
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            ["flag", "value", "default", ""].map((text) => h("th", {}, text)),
-          ),
-        ),
-        h("tbody", {}, rows.map(line)),
-      );
+    const table = (rows) => EBT.table(["flag", "value", "default", ""], rows.map(line));
     const changed = settings.filter((setting) => setting.changed).sort((a, b) => b.compared - a.compared);
     return h(
       "section",
@@ -115,7 +101,7 @@
         h("span", { class: "quiet" }, changed.length ? `${changed.length} unlike the default` : "all as the default"),
       ),
       changed.length ? table(changed) : null,
-      folded("All settings", ` ${settings.length}`, table(settings)),
+      foldable("All settings", ` ${settings.length}`, table(settings)),
     );
   }
 
@@ -131,38 +117,24 @@
           "li",
           {},
           h("time", {}, `step ${EBT.number(sample.step)}`),
-          h("p", { class: "sample" }, h("b", {}, EBT.shown(sample.prompt ?? "")), EBT.shown(sample.text ?? "")),
+          h("p", { class: "sample" }, h("b", {}, EBT.textOf(sample.prompt ?? "")), EBT.textOf(sample.text ?? "")),
         ),
       );
-    const attempts = h(
-      "table",
-      { class: "plain" },
-      h(
-        "thead",
-        {},
+    const attempts = EBT.table(
+      ["", "began", "ended", "steps", "how it ended", "host", "job"],
+      run.attempts.map((attempt) =>
         h(
           "tr",
           {},
-          ["", "began", "ended", "steps", "how it ended", "host", "job"].map((text) => h("th", {}, text)),
-        ),
-      ),
-      h(
-        "tbody",
-        {},
-        run.attempts.map((one) =>
-          h(
-            "tr",
-            {},
-            [
-              one.attempt,
-              one.start,
-              one.end || "",
-              `${one.first_step ?? ""} \u2013 ${one.last_step ?? ""}`,
-              one.cause || "",
-              one.host || "",
-              one.job || "",
-            ].map((text) => h("td", {}, EBT.shown(text))),
-          ),
+          [
+            attempt.attempt,
+            attempt.start,
+            attempt.end || "",
+            `${attempt.first_step ?? ""} \u2013 ${attempt.last_step ?? ""}`,
+            attempt.cause || "",
+            attempt.host || "",
+            attempt.job || "",
+          ].map((text) => h("td", {}, EBT.textOf(text))),
         ),
       ),
     );
@@ -170,14 +142,14 @@
       h(
         "li",
         {},
-        `${EBT.shown(step.how || "made")} from `,
+        `${EBT.textOf(step.how || "made")} from `,
         step.here ? h("a", { href: EBT.runLink(encodeURIComponent(step.parent)) }, step.name) : step.parent,
         step.changes && Object.keys(step.changes).length
           ? h(
               "code",
               {},
               Object.entries(step.changes)
-                .map(([name, value]) => `--${name} ${EBT.shown(value)}`)
+                .map(([name, value]) => `--${name} ${EBT.textOf(value)}`)
                 .join("  "),
             )
           : null,
@@ -208,7 +180,7 @@
             h("h3", {}, "Samples"),
             h("ul", { class: "notes" }, samples.slice(0, 3)),
             samples.length > 3
-              ? folded("Earlier samples", ` ${samples.length - 3}`, h("ul", { class: "notes" }, samples.slice(3)))
+              ? foldable("Earlier samples", ` ${samples.length - 3}`, h("ul", { class: "notes" }, samples.slice(3)))
               : null,
           )
         : null,
@@ -221,13 +193,13 @@
         { class: "card wide" },
         h("h3", {}, "Record"),
         lineage.length
-          ? folded("Lineage", ` ${EBT.plural(lineage.length, "step")}`, h("ul", { class: "notes" }, lineage))
+          ? foldable("Lineage", ` ${EBT.plural(lineage.length, "step")}`, h("ul", { class: "notes" }, lineage))
           : null,
-        run.attempts.length ? folded("Attempts", ` ${run.attempts.length}`, attempts) : null,
-        folded("Job script", null, run.script ? [link("job_script.slurm"), block("", run.script)] : null),
-        folded(
+        run.attempts.length ? foldable("Attempts", ` ${run.attempts.length}`, attempts) : null,
+        foldable("Job script", null, run.script ? [link("job_script.slurm"), block("", run.script)] : null),
+        foldable(
           "Code diff",
-          code.commit ? ` on ${String(code.commit).slice(0, 10)}, ${EBT.shown(code.branch ?? "")}` : null,
+          code.commit ? ` on ${String(code.commit).slice(0, 10)}, ${EBT.textOf(code.branch ?? "")}` : null,
           run.diff
             ? [link("code.diff"), block("Code diff", run.diff)]
             : code.commit
@@ -241,12 +213,12 @@
                 )
               : null,
         ),
-        folded(
+        foldable(
           "Environment",
-          run.environment.host ? ` ${EBT.shown(run.environment.host)}` : null,
+          run.environment.host ? ` ${EBT.textOf(run.environment.host)}` : null,
           Object.keys(run.environment).length ? block("", JSON.stringify(run.environment, null, 2)) : null,
         ),
-        folded(
+        foldable(
           "Log",
           run.log.file ? ` ${run.log.cut ? "the end of " : ""}${run.log.file}` : null,
           run.log.tail ? [link(run.log.file), block("", run.log.tail)] : null,
@@ -272,13 +244,13 @@
   };
 
   EBT.warnings = function (run) {
-    // Where there are takeaways, they tell these too.
-    const known = run.takeaways.length || !Array.isArray(run.usage.verdicts) ? [] : run.usage.verdicts;
-    const verdicts = known.map((verdict) => ["usage", EBT.shown(verdict.text ?? verdict), ""]);
+    // The takeaways, where there are any, include these.
+    const usageVerdicts = run.takeaways.length || !Array.isArray(run.usage.verdicts) ? [] : run.usage.verdicts;
+    const verdicts = usageVerdicts.map((verdict) => ["usage", EBT.textOf(verdict.text ?? verdict), ""]);
     const alarms = run.alarms.map((alarm) => [
       `step ${EBT.number(alarm.step)}`,
-      EBT.shown(alarm.text ?? alarm.what ?? alarm.kind ?? alarm),
-      EBT.shown(alarm.advice ?? (alarm.back_to === undefined ? "" : `went back to step ${alarm.back_to}`)),
+      EBT.textOf(alarm.text ?? alarm.what ?? alarm.kind ?? alarm),
+      EBT.textOf(alarm.advice ?? (alarm.back_to === undefined ? "" : `went back to step ${alarm.back_to}`)),
     ]);
     const missing = run.missing.length ? [["record", `missing in the run folder: ${run.missing.join(", ")}`, ""]] : [];
     const all = [...missing, ...alarms.slice(-SHOWN), ...verdicts];
@@ -289,7 +261,7 @@
       "ul",
       { class: "alarms" },
       all.map(line),
-      folded(
+      foldable(
         "Earlier alarms",
         ` ${alarms.length - SHOWN}`,
         alarms.length > SHOWN ? h("ul", {}, alarms.slice(0, -SHOWN).map(line)) : null,
@@ -302,11 +274,11 @@
   const h = EBT.h;
   const file = document.body.dataset.file;
   const view = { axis: "step", weight: 0, logy: false, logx: false };
-  const drawn = new Map();
+  const elements = new Map(); // {title: the element of a chart}, reused so that a zoom stays
   let charts = [];
 
   const clip = () => (EBT.details[file].settings.find(({ name }) => name === "gradient_clip_val") || {}).value;
-  // How many steps were clipped; where it is most of them, the length of the gradient no longer tells anything.
+  // The share of steps that were clipped; a warning where it is most of them, since then the norm says little.
   function clipped({ series }) {
     const shares = series.clipped_share ? series.clipped_share.y.filter((y) => y !== null) : [];
     if (!shares.length || !clip()) return null;
@@ -315,11 +287,11 @@
     return h("span", { class: share > 0.5 ? "warn" : "quiet" }, share > 0.5 ? `\u26A0 ${text}` : text);
   }
 
-  // Charts that belong together, in the order of reading. `of`: names or a pattern; what none of them takes comes after.
-  // limit: a line across; note: what stands beside the title.
+  // The charts in order. `of`: the columns of a chart, as names or a pattern; columns of none come after, a chart each.
+  // limit: the value of a horizontal line; note: an element beside the title.
   const { columns, label, unit } = EBT.details[file].task;
   const GROUPS = [
-    { title: EBT.upper(label), of: Object.values(columns), wide: true, log: true },
+    { title: EBT.capitalize(label), of: Object.values(columns), wide: true, log: true },
     {
       title: `Validation ${label} after each descent step`,
       of: { test: (name) => name.startsWith(`${columns.valid}_step_`) },
@@ -347,27 +319,27 @@
     { title: "Disk", of: ["read_bytes", "written_bytes"], unit: "bytes" },
   ];
   const AXES = EBT.axesOf([unit]);
-  // What another chart has: the headline in other words, and how many units were evaluated.
+  // Columns without a chart: the headline in other words, and how many units were evaluated.
   const isElsewhere = (name, series) => series.again || name.endsWith("_targets");
 
   function groupsOf(curves, groups) {
-    const left = new Set(Object.keys(curves.series).filter((name) => !isElsewhere(name, curves.series[name])));
-    const constant = [...left].filter((name) => new Set(curves.series[name].y).size === 1 && !/loss/.test(name));
-    const found = [];
+    const remaining = new Set(Object.keys(curves.series).filter((name) => !isElsewhere(name, curves.series[name])));
+    const constant = [...remaining].filter((name) => new Set(curves.series[name].y).size === 1 && !/loss/.test(name));
+    const drawnGroups = [];
     for (const group of groups) {
       const names = (
         Array.isArray(group.of)
           ? group.of
-          : [...left].filter((name) => group.of.test(name, curves.series[name])).sort((a, b) => a.localeCompare(b, "en", { numeric: true }))
-      ).filter((name) => left.has(name));
-      names.forEach((name) => left.delete(name));
-      const title = group.title || (names.length && EBT.upper(curves.series[names[0]].title.replace(/^validation /, "")));
-      if (names.some((name) => !constant.includes(name))) found.push({ ...group, title, names, curves });
-      else names.forEach((name) => left.add(name));
+          : [...remaining].filter((name) => group.of.test(name, curves.series[name])).sort((a, b) => a.localeCompare(b, "en", { numeric: true }))
+      ).filter((name) => remaining.has(name));
+      names.forEach((name) => remaining.delete(name));
+      const title = group.title || (names.length && EBT.capitalize(curves.series[names[0]].title.replace(/^validation /, "")));
+      if (names.some((name) => !constant.includes(name))) drawnGroups.push({ ...group, title, names, curves });
+      else names.forEach((name) => remaining.add(name));
     }
-    const rest = [...left].filter((name) => !constant.includes(name));
-    found.push(...rest.map((name) => ({ title: EBT.upper(curves.series[name].title), names: [name], curves })));
-    return [found, constant.filter((name) => left.has(name))];
+    const rest = [...remaining].filter((name) => !constant.includes(name));
+    drawnGroups.push(...rest.map((name) => ({ title: EBT.capitalize(curves.series[name].title), names: [name], curves })));
+    return [drawnGroups, constant.filter((name) => remaining.has(name))];
   }
 
   function drawChart({ element, group }) {
@@ -375,20 +347,20 @@
     const axis = curves.places[view.axis] ? view.axis : "step";
     const longest = Math.max(...(curves.places.seconds || [0]));
     const { title, scale } = EBT.axisOf(axis, AXES[axis], longest);
-    const along = (steps) => EBT.math.along(curves, axis, steps).map(scale);
+    const along = (steps) => EBT.math.alongAxis(curves, axis, steps).map(scale);
     const logy = view.logy && group.log;
-    const traces = names.flatMap((name, place) => {
+    const traces = names.flatMap((name, index) => {
       const series = curves.series[name];
-      const dash = EBT.dashes[Math.floor(place / EBT.palette().length) % EBT.dashes.length];
+      const dash = EBT.dashes[Math.floor(index / EBT.palette().length) % EBT.dashes.length];
       const more = { line: { dash }, ...(group.stacked ? { stackgroup: "share", pale: false } : {}) };
-      // What was evaluated over more or less data than the curve is no part of it.
-      const [curve, ...others] = EBT.math.parts(series);
-      const title = EBT.upper(short(name, series));
+      // Evaluations over more or less data than most are drawn as single points.
+      const [curve, ...others] = EBT.math.byExtent(series);
+      const title = EBT.capitalize(short(name, series));
       const weight = group.stacked || curve.x.length < 20 ? 0 : view.weight;
       return [
-        ...EBT.curve(along(curve.x), curve.y, title, EBT.colour(place), weight, more),
+        ...EBT.curve(along(curve.x), curve.y, title, EBT.colour(index), weight, more),
         ...others.map(({ x, y, of }) =>
-          EBT.line(along(x), y, `${title}, of ${EBT.large(of)}`, EBT.colour(place), {
+          EBT.line(along(x), y, `${title}, of ${EBT.withPrefix(of)}`, EBT.colour(index), {
             mode: "markers",
             marker: { size: 8, symbol: "diamond-open" },
           }),
@@ -396,10 +368,10 @@
       ];
     });
     const limit = group.limit && group.limit();
-    const ends = EBT.ends(traces);
-    if (limit && ends) {
+    const xrange = EBT.rangeOfX(traces);
+    if (limit && xrange) {
       const muted = getComputedStyle(document.documentElement).getPropertyValue("--muted").trim();
-      traces.push(EBT.line(ends, [limit, limit], "clipped at", muted, { mode: "lines", line: { dash: "dash", width: 1.2 } }));
+      traces.push(EBT.line(xrange, [limit, limit], "clipped at", muted, { mode: "lines", line: { dash: "dash", width: 1.2 } }));
     }
     const attempts = EBT.details[file].attempts
       .slice(1)
@@ -414,7 +386,7 @@
         logx: view.logx,
         logy,
         height: group.wide ? 400 : 250,
-        ends,
+        xrange,
         marks: attempts.filter(({ x }) => !view.logx || x > 0),
         stacked: group.stacked,
       }),
@@ -424,14 +396,14 @@
   const short = (name, series) => (name.startsWith("loss_share/") ? name.slice(11).replaceAll("_", " ") : series.title);
 
   function chart(group) {
-    const element = drawn.get(group.title) || h("div", { class: "plot" }); // kept, with what somebody zoomed into
-    drawn.set(group.title, element);
+    const element = elements.get(group.title) || h("div", { class: "plot" });
+    elements.set(group.title, element);
     charts.push({ element, group });
     const many = group.names.length > 12;
     const legend =
       group.names.length > 1 && !many
         ? EBT.legend(
-            group.names.map((name, place) => [EBT.upper(short(name, group.curves.series[name])), EBT.colour(place)]),
+            group.names.map((name, index) => [EBT.capitalize(short(name, group.curves.series[name])), EBT.colour(index)]),
           )
         : null;
     const note = many
@@ -446,14 +418,14 @@
   }
 
   function controls(curves) {
-    const known = Object.keys(AXES).filter((axis) => axis === "step" || curves.places[axis]);
-    const lacking = Object.keys(AXES).filter((axis) => !known.includes(axis));
+    const available = Object.keys(AXES).filter((axis) => axis === "step" || curves.places[axis]);
+    const lacking = Object.keys(AXES).filter((axis) => !available.includes(axis));
     return h(
       "div",
       { class: "toolbar" },
       EBT.segments(
         "axis",
-        known.map((axis) => [axis, AXES[axis].label]),
+        available.map((axis) => [axis, AXES[axis].label]),
         view.axis,
         (axis) => {
           view.axis = axis;
@@ -501,9 +473,9 @@
     const curves = EBT.curves[file] || { places: {}, series: {} };
     charts = [];
     const [groups, constant] = groupsOf(curves, GROUPS);
-    const measured = { ...run.usage, series: { ...run.usage.series } };
-    if (curves.series.loader_wait_share) delete measured.series.loader_wait_share; // one chart for waiting
-    const [usage] = groupsOf(measured, USAGE);
+    const usageCurves = { ...run.usage, series: { ...run.usage.series } };
+    if (curves.series.loader_wait_share) delete usageCurves.series.loader_wait_share; // it has a chart already
+    const [usage] = groupsOf(usageCurves, USAGE);
     const started = [
       run.began ? EBT.date(run.began) : null,
       run.job ? `job ${run.job}` : null,
@@ -539,7 +511,7 @@
         h("div", { class: "charts" }, EBT.record(run)),
       ].filter(Boolean),
     );
-    charts.forEach(drawChart); // all of them: a page that is printed or photographed is not scrolled first
+    charts.forEach(drawChart); // all of them: a page may be printed without being scrolled
   };
 
   EBT.sources = () => [`data/${file}.curves.js`, `data/${file}.js`];
