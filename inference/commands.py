@@ -1,6 +1,6 @@
 """The commands of `python -m inference`: those for every task, and those of the task of the run that is named.
 
-They and their flags are found and parsed before torch is imported: help answers at once.
+Nothing here imports torch, so that help and wrong flags are answered at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ ACCEPTED_FLAGS = (
     *("execution_mode", "config", "only_test", "only_test_model_ckpt", "run_name", "logs_dir", "no_wandb", "seed"),
     *("gpus", "limit_test_batches", "batch_size_per_device", *TASK_NAMES),
 )
-WITHOUT_SAMPLING = (  # of what is drawn and drawn out, piece by piece
+# Flags of commands that generate text, or that draw a landscape: the general commands do without them.
+GENERATION_FLAGS = (
     *("infer_max_gen_len", "infer_temp", "infer_topp", "infer_topk", "infer_logprobs", "infer_echo"),
     *("infer_debug_sample_distances", "infer_plot_energy_landscape"),
 )
@@ -55,14 +56,14 @@ class ThinkCurveFlags:
 
 GENERAL = {
     "evaluate": Command(
-        "inference.evaluate:main", EvaluateFlags, "the measures of a model on a split", without=WITHOUT_SAMPLING
+        "inference.evaluate:main", EvaluateFlags, "the measures of a model on a split", without=GENERATION_FLAGS
     ),
     "think-curve": Command(
         "inference.think_curve:main",
         ThinkCurveFlags,
         "the loss against the steps of the walk",
         without=(
-            *(*WITHOUT_SAMPLING, "infer_generated_samples", "infer_energy_sampling_technique"),
+            *(*GENERATION_FLAGS, "infer_generated_samples", "infer_energy_sampling_technique"),
             *("infer_ebt_num_steps", "infer_ebt_stop_change"),
             "infer_steps_final_landscape",  # always set, so that one walk gives every number of steps
         ),
@@ -85,8 +86,10 @@ def all_commands(argv: Sequence[str]) -> dict[str, Command]:
 
 
 def task_of(argv: Sequence[str]) -> str | None:
-    """The task of the run that a command line uses: the newest, where it names none. None without a run, and for
-    help that names none."""
+    """The task of the run that a command line names, or of the newest run.
+
+    None where there is no run, and for help without a run.
+    """
     run, ckpt, logs = (typed_value(argv, name) for name in ("run", "ckpt", "logs_dir"))
     if help_topic(argv) is not None and run is None and ckpt is None:
         return None
@@ -100,9 +103,10 @@ def find_command(name: str, argv: Sequence[str]) -> Command:
         return {**all_commands(argv), **find_task(DEFAULT_TASK).commands}[name]
     commands = commands_of(find_task(task))
     if name not in commands:
-        words = (f"--{key} {value}" for key in ("run", "ckpt") if (value := typed_value(argv, key)) is not None)
-        subject = next(words, "The newest run")
-        raise UserError(f"{subject} is a {task} run: it offers {join_words(sorted(commands), 'and')}.")
+        flags = (f"--{key} {value}" for key in ("run", "ckpt") if (value := typed_value(argv, key)) is not None)
+        subject = next(flags, "The newest run")
+        choices = join_words(sorted(commands), "or")
+        raise UserError(f"{subject} is a {task} run, which has no {name}: choose {choices}, or another run.")
     return commands[name]
 
 
@@ -126,26 +130,26 @@ def evaluate_from_training_flags(config: RunConfig) -> int:
     device = "cpu" if config.trainer.gpus == "none" else "auto"
     model = ModelFlags(ckpt=str(path), logs_dir=config.logging.logs_dir, device=device, seed=config.trainer.seed)
     command = commands_of(find_task(task_name(model) or config.run.task))["evaluate"]
-    of_data = [field.name for field in fields(command.flags) if hasattr(config.data, field.name)]
-    on_command_line = {name for name, source in config.sources.items() if source == "command line"}
-    used = {name for name, flag in all_flags().items() if flag.group == "inference"} - {*command.without}
+    data_flags = [field.name for field in fields(command.flags) if hasattr(config.data, field.name)]
+    typed_flags = {name for name, source in config.sources.items() if source == "command line"}
+    inference_flags = {name for name, flag in all_flags().items() if flag.group == "inference"} - {*command.without}
     problems = [
-        f"--{name} has no effect with --execution_mode inference: remove it; the checkpoint's run says the rest."
-        for name in sorted(on_command_line - used - {*ACCEPTED_FLAGS, *of_data})
+        f"--{name} has no effect with --execution_mode inference: remove it; the checkpoint's run determines it."
+        for name in sorted(typed_flags - inference_flags - {*ACCEPTED_FLAGS, *data_flags})
     ]
     if problems:
         raise SettingsError(problems)
     limit, rows = config.debugging.limit_test_batches, config.trainer.batch_size_per_device
     if limit == 0:
         raise UserError("--limit_test_batches is 0: there is nothing to evaluate; give a number of batches or a share.")
-    dataset = {name: getattr(config.data, name) for name in of_data if is_set(config, name)}
+    dataset = {name: getattr(config.data, name) for name in data_flags if is_set(config, name)}
     flags = command.flags(limit=int(limit) * rows if limit > 1 else 0, batch_size=rows, **dataset)
     inference = {name: value for name, value in asdict(config[Inference]).items() if is_set(config, name)}
     if not path.is_file():
         raise UserError(f"--only_test_model_ckpt is {str(path)!r}: there is no such file; give a .ckpt file, or last.")
     settings = (command.inference or Inference)(**inference)
     evaluate = resolve_name(command.target)
-    return int(evaluate(model, flags, settings, preferred="test", share=min(limit, 1.0)))
+    return int(evaluate(model, flags, settings, default_split="test", share=min(limit, 1.0)))
 
 
 def is_set(config: RunConfig, name: str) -> bool:

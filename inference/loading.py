@@ -39,7 +39,7 @@ class ModelFlags:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model ready for inference. folder: its run's, where the checkpoint lies in one; step: of its training."""
+    """A model ready for inference. folder: of its run, None for a checkpoint outside of one; step: of its training."""
 
     task: Task
     config: RunConfig
@@ -95,7 +95,10 @@ def run_of(checkpoint: Path) -> Path:
 
 
 def task_name(flags: ModelFlags) -> str | None:
-    """The task of the run that the flags name; None where there is no such run. Without torch for one in a folder."""
+    """The task of the run that the flags name; None where there is no such run.
+
+    It is read from the run folder; torch is imported only for a checkpoint without one.
+    """
     try:
         path = find_checkpoint(flags)
     except UserError:
@@ -108,7 +111,7 @@ def task_name(flags: ModelFlags) -> str | None:
 
 
 def read_with_config(path: Path, logs_dir: str) -> tuple[dict[str, Any], RunConfig]:
-    """A checkpoint, and the settings that its record has."""
+    """A checkpoint, and the settings that are recorded in it."""
     try:
         checkpoint = read_checkpoint(path)
         return checkpoint, from_dict(checkpoint["run"]["config"], f"the record in {path}")

@@ -32,18 +32,20 @@ from inference.commands import ThinkCurveFlags
 from inference.evaluate import batches_of, rows_of
 from inference.intervals import SAMPLES, Interval, bootstrap, interval
 from inference.loading import Loaded, ModelFlags, find_run, load, output_folder
-from inference.thinking import WalkPlan, WalkState, plan_from_flags, walk_batch
+from inference.thinking import WalkPlan, WalkState, plan_from_flags, require_energy, walk_batch
 from models.energy_model import EnergyModel
 from models.model import Batch, Model
-from runs.pictures import FAINT, GREY, pyplot
+from runs.pictures import FAINT, pyplot
+from tasks.show.walk import mark_steps
 
 LINE_WIDTH = 110  # characters of a caption's line
+CSV_HEADER = ("sample", "model", "steps", "seed", "loss", "low", "high")
 Point = tuple[int, int]  # steps, candidates
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What losses are measured on. kind: in-distribution or shifted; name: for people."""
+    """What losses are measured on. kind: in-distribution or shifted; name: as the report calls it."""
 
     kind: str
     name: str
@@ -52,13 +54,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Curve:
-    """Losses on one sample.
+    """Losses on one sample, in K columns: one for each point and, last, one for the baseline.
 
-    columns: of each point. by_seed: [seeds, K] mean losses; samples: [samples, K] of the bootstrap, paired.
-    baseline: column of the model to compare with, if there is one.
+    columns: the column of each point; baseline: that of the model to compare with, if there is one. by_seed: mean
+    losses, [seeds, K]; samples: of the bootstrap, paired, [samples, K].
     """
 
-    text: Sample
+    sample: Sample
     columns: dict[Point, int]
     by_seed: np.ndarray
     samples: np.ndarray
@@ -86,16 +88,12 @@ def step_points(steps: int) -> list[Point]:
 
 
 def model_with_energy(loaded: Loaded, steps: int) -> Any:
-    """The model, where it has an energy and its evaluation takes no more than these steps."""
-    if not isinstance(loaded.model, EnergyModel):
-        name = loaded.folder.run_id if loaded.folder else str(loaded.checkpoint)
-        raise UserError(
-            f"--run is {name!r}: this model has no energy, so it cannot think for longer; choose an EBT's run."
-        )
-    least = loaded.model.walk_settings.steps
+    """The model, refused where it has no energy, or where its evaluation takes more than these steps."""
+    model = require_energy(loaded, ", so it cannot think for longer")
+    least = model.walk_settings.steps
     if steps < least:
         raise UserError(f"--steps is {steps}: this model's evaluation takes {least}; choose {least} or more.")
-    return loaded.model
+    return model
 
 
 def plan_of_steps(model: EnergyModel, inference: Inference, steps: int) -> WalkPlan:
@@ -115,43 +113,45 @@ def main(model: ModelFlags, command: ThinkCurveFlags, inference: Inference) -> i
     samples = [Sample("in-distribution", f"{SPLITS[command.split]} split", rows_of(data, command.split))]
     if (shifted := loaded.task.shifted(data)) is not None:
         samples.append(Sample("shifted", shifted.describe(), shifted))
-    baseline, missing = find_baseline(loaded, model, command.baseline)
+    baseline, missing_reason = find_baseline(loaded, model, command.baseline)
     plans = [replace(plan, seed=model.seed + number) for number in range(command.seeds)]
-    if not any(float(step.noise) for step in plan.steps) and not draws_start(energy_model, samples[0].rows):
+    if not any(float(step.noise) for step in plan.steps) and not has_random_start(energy_model, samples[0].rows):
         print("Nothing is drawn at random here (the walk starts without noise): one seed.")
         plans = plans[:1]
     folder = output_folder(loaded, inference)
     curves = []
-    rounds = sum(-(-min(command.rows, len(sample.rows)) // command.batch_size) for sample in samples)
-    with loaded.autocast(), progress("Thinking", "batches", rounds * len(plans)) as advance:
+    num_batches = sum(-(-min(command.rows, len(sample.rows)) // command.batch_size) for sample in samples)
+    with loaded.autocast(), progress("Thinking", "batches", num_batches * len(plans)) as advance:
         for sample in samples:
             curves.append(measure_curve(energy_model, baseline, plans, sample, command, advance))
     headline = loaded.task.measures(values_of(loaded.config))[0]
     unit = ", ".join(dict.fromkeys(filter(None, (headline.title, headline.unit))))
     about = f"{loaded.name}, training step {loaded.step:,}"
     evaluation_steps = energy_model.walk_settings.steps
-    write_csv(folder / "think_curve.csv", curves, [plan.seed for plan in plans])
+    write_csv(folder / "think_curve.csv", CSV_HEADER, curves, [plan.seed for plan in plans], csv_fields)
     write_atomically(
         folder / "think_curve.png", lambda file: draw_curves(curves, command.steps, evaluation_steps, about, unit, file)
     )
     lines = [f"{about}: {unit}"]
     for curve in curves:
-        lines += ["", f"{curve.text.kind.upper()}  {curve.text.name}", *table(curve, command.steps, evaluation_steps)]
+        lines += ["", f"{curve.sample.kind.upper()}  {curve.sample.name}"]
+        lines += table(curve, command.steps, evaluation_steps)
         lines += ["", *wrap(describe_steps(curve, command.steps, evaluation_steps))]
     if len(curves) > 1:
         lines += ["", *wrap(describe_shift(curves, command.steps, "data"))]
-    drawn = "rows and seeds of noise" if len(plans) > 1 else "rows"
+    resampled = "rows and seeds of noise" if len(plans) > 1 else "rows"
     notes = [
-        f"± and [ ] are 95% intervals: {SAMPLES:,} draws of {drawn}, with replacement.",
+        f"± and [ ] are 95% intervals: {SAMPLES:,} draws of {resampled}, with replacement.",
         "Gains are paired. * is the number of steps of an evaluation. FLOPs are not counted.",
-        f"Baseline: {baseline.name}, training step {baseline.step:,}." if baseline else missing,
+        f"Baseline: {baseline.name}, training step {baseline.step:,}." if baseline else "",
+        f"No baseline: {missing_reason}." if missing_reason else "",
     ]
     print_lines(*lines, "", *wrap(" ".join(filter(None, notes))))
     print(f"drawn in {folder / 'think_curve.png'}, numbers in {folder / 'think_curve.csv'}")
     return 0
 
 
-def draws_start(model: EnergyModel, rows: Rows) -> bool:
+def has_random_start(model: EnergyModel, rows: Rows) -> bool:
     """Whether walks start at random: two starts of one row differ."""
     (batch,) = batches_of(rows, [0], 1, model.device)
     with torch.no_grad():
@@ -159,21 +159,37 @@ def draws_start(model: EnergyModel, rows: Rows) -> bool:
     return not torch.equal(first, second)
 
 
-def find_baseline(loaded: Loaded, model: ModelFlags, name: str | None) -> tuple[Loaded | None, str]:
-    """The run of --baseline, or the twin of the task, if it was trained; else why there is none."""
+def task_problem(other: Loaded, loaded: Loaded) -> str | None:
+    """Why the losses of another run cannot be compared with those of this one, and what to do."""
+    if other.task.name != loaded.task.name:
+        return f"its task is {other.task.name}, and not {loaded.task.name}; choose another run"
+    return None
+
+
+def find_baseline(
+    loaded: Loaded,
+    model: ModelFlags,
+    name: str | None,
+    problem_of: Callable[[Loaded, Loaded], str | None] = task_problem,
+) -> tuple[Loaded | None, str]:
+    """The run of --baseline, or the twin that --compare_baseline trained beside the run; else why there is none."""
     if name is None and not loaded.task.twin:
         return None, ""
     twin = name or baseline_config(loaded.config).run.run_name
     logs = str(loaded.folder.path.parent.parent) if loaded.folder and name is None else model.logs_dir
     try:
-        other = load(replace(model, run=str(find_run(twin, logs, "--baseline")), ckpt=None))
-        if other.task.name != loaded.task.name:
-            raise UserError(f"--baseline is {twin!r}: its task is {other.task.name}, and not {loaded.task.name}.")
+        path = find_run(twin, logs, "--baseline")
+        other = load(replace(model, run=str(path), ckpt=None))
     except UserError:
         if name is not None:
             raise
-        return None, f"There is no trained run {twin} to compare with."
-    return other, ""
+        return None, f"there is no trained run {twin} (--compare_baseline trains it), and --baseline names no other"
+    problem = problem_of(other, loaded)
+    if problem is None:
+        return other, ""
+    if name is not None:
+        raise UserError(f"--baseline is {name!r}: {problem}.")
+    return None, f"the run {path.name} does not serve: {problem}"
 
 
 @torch.no_grad()
@@ -202,7 +218,7 @@ def measure_curve(
             walk_batch(model, batch, plan, number, observe)
             advance(1)
         if baseline is not None:
-            sums[:, :, -1] = own_losses(baseline.model, batch, len(target))
+            sums[:, :, -1] = baseline_losses(baseline.model, batch, len(target))
         parts.append(sums)
         targets.append(weights.cpu().numpy())
     sums, counts = np.concatenate(parts, 1), np.concatenate(targets)
@@ -220,8 +236,8 @@ def row_losses(model: EnergyModel, y: Tensor, target: Tensor, weights: Tensor) -
     return torch.stack(losses).cpu().numpy()
 
 
-def own_losses(model: Model, batch: Batch, rows: int) -> np.ndarray:
-    """The same of any model, which evaluates each row alone."""
+def baseline_losses(model: Model, batch: Batch, rows: int) -> np.ndarray:
+    """The same for a baseline, which evaluates each row alone."""
     sums = []
     for row in range(rows):
         model.evaluate({name: tensor[row : row + 1] for name, tensor in batch.items()})
@@ -243,7 +259,7 @@ def table(curve: Curve, steps: int, evaluation_steps: int) -> list[str]:
 
 
 def print_lines(*lines: str) -> None:
-    """Lines as far as the terminal can show them."""
+    """Print lines, with what the terminal's encoding lacks replaced."""
     encoding = sys.stdout.encoding
     try:
         sign = "±".encode(encoding or "ascii").decode(encoding or "ascii")
@@ -253,25 +269,38 @@ def print_lines(*lines: str) -> None:
         print(*printable_lines(line.replace("±", sign), encoding))
 
 
-def write_csv(path: Path, curves: Sequence[Curve], seeds: Sequence[int]) -> None:
-    """A row for each number of steps and seed, and one with the mean of all seeds and its interval."""
+def csv_fields(curve: Curve) -> dict[int, dict[str, Any]]:
+    """By column: which model it is, and its steps."""
+    fields: dict[int, dict[str, Any]] = {
+        column: {"model": "energy", "steps": steps} for (steps, _), column in curve.columns.items()
+    }
+    if curve.baseline is not None:
+        fields[curve.baseline] = {"model": "baseline"}
+    return fields
+
+
+def write_csv(
+    path: Path,
+    header: Sequence[str],
+    curves: Sequence[Curve],
+    seeds: Sequence[int],
+    fields_of: Callable[[Curve], dict[int, dict[str, Any]]],
+) -> None:
+    """A row for each point and seed, and one with the mean of all seeds and its interval.
+
+    header: its first field is the kind of sample. fields_of: the fields that describe each column of a curve.
+    """
     file = io.StringIO()
-    names = ("sample", "model", "steps", "seed", "loss", "low", "high")
-    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+    writer = csv.DictWriter(file, header, restval="", lineterminator="\n")
     writer.writeheader()
     for curve in curves:
-        lines: list[tuple[dict[str, Any], int]] = [
-            ({"model": "energy", "steps": point[0]}, column) for point, column in curve.columns.items()
-        ]
-        if curve.baseline is not None:
-            lines.append(({"model": "baseline"}, curve.baseline))
-        for about, column in lines:
-            about = {"sample": curve.text.kind, **about}
-            for seed, loss in zip(seeds, curve.by_seed[:, column], strict=True):
-                if column != curve.baseline:
-                    writer.writerow({**about, "seed": seed, "loss": f"{loss:.6f}"})
+        for column, fields in fields_of(curve).items():
+            row = {header[0]: curve.sample.kind, **fields}
+            if column != curve.baseline:  # whose loss is the same for every seed
+                for seed, loss in zip(seeds, curve.by_seed[:, column], strict=True):
+                    writer.writerow({**row, "seed": seed, "loss": f"{loss:.6f}"})
             mean, low, high = (f"{value:.6f}" for value in curve.loss(column))
-            writer.writerow({**about, "seed": "mean", "loss": mean, "low": low, "high": high})
+            writer.writerow({**row, "seed": "mean", "loss": mean, "low": low, "high": high})
     write_text(path, file.getvalue())
 
 
@@ -279,14 +308,12 @@ def draw_curves(
     curves: Sequence[Curve], steps: int, evaluation_steps: int, about: str, unit: str, file: object
 ) -> None:
     """A panel for each sample: the loss by step, with its interval."""
-    from matplotlib.ticker import MaxNLocator
-
     plots = pyplot()
     figure, panels = plots.subplots(1, len(curves), figsize=(5.5 * len(curves), 4.4), squeeze=False)
     for curve, panel in zip(curves, panels[0], strict=True):
         numbers = list(range(1, steps + 1))
         losses = [curve.loss(curve.columns[step, 1]) for step in numbers]
-        panel.axvline(evaluation_steps, color=GREY, linestyle=":", label=f"evaluated with {evaluation_steps}")
+        mark_steps(panel, evaluation_steps)
         panel.fill_between(
             numbers, [loss.low for loss in losses], [loss.high for loss in losses], color="C0", alpha=0.18, linewidth=0
         )
@@ -294,10 +321,9 @@ def draw_curves(
         if curve.baseline is not None:
             level = curve.means[curve.baseline]
             panel.axhline(level, color="C3", linestyle="--", label=f"baseline, {level:.3f}")
-        panel.set_title(picture_text(f"{curve.text.kind}: {curve.text.name}"), loc="left", fontweight="bold")
+        panel.set_title(picture_text(f"{curve.sample.kind}: {curve.sample.name}"), loc="left", fontweight="bold")
         panel.set_xlabel("steps")
         panel.set_ylabel(picture_text(unit))
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.grid(**FAINT)
         panel.legend(fontsize="small", framealpha=0.9)
     figure.suptitle(picture_text(f"Thinking for longer: {about}"), x=0.01, ha="left", fontsize="medium", wrap=True)
@@ -308,7 +334,7 @@ def draw_curves(
 
 def describe_steps(curve: Curve, steps: int, evaluation_steps: int) -> str:
     """Whether more steps help, in words."""
-    column, trained, comparisons = curve.columns, evaluation_steps, steps - 1
+    column, comparisons = curve.columns, steps - 1
     best = curve.best(step_points(steps))
     if not np.isfinite(curve.means[column[best]]):
         return "Steps: no number of steps gives a finite loss here."
@@ -320,21 +346,23 @@ def describe_steps(curve: Curve, steps: int, evaluation_steps: int) -> str:
     else:
         gain = curve.gain(column[best], column[1, 1], comparisons)
         text += f" That gains {gain} over 1 step: more steps {verdict(gain)}."
-    if trained == 1:
+    if evaluation_steps == 1:
         return text
-    if best[0] == trained:
-        text += f" It is the {trained} of this model's evaluation"
-        if steps == trained:
+    if best[0] == evaluation_steps:
+        text += f" It is the {evaluation_steps} of this model's evaluation"
+        if steps == evaluation_steps:
             return text + "."
-        lost = curve.gain(column[trained, 1], column[steps, 1])
-        return text + f": going on beyond them does not help here; {steps} lose {lost} against {trained}."
-    gain = curve.gain(column[best], column[trained, 1], comparisons)
-    more = "going on beyond them" if best[0] > trained else "stopping earlier"
-    return text + f" Over the {trained} of this model's evaluation it gains {gain}: {more} {verdict(gain, 's')}."
+        lost = curve.gain(column[evaluation_steps, 1], column[steps, 1])
+        return text + f": going on beyond them does not help here; {steps} lose {lost} against {evaluation_steps}."
+    gain = curve.gain(column[best], column[evaluation_steps, 1], comparisons)
+    more = "going on beyond them" if best[0] > evaluation_steps else "stopping earlier"
+    return (
+        text + f" Over the {evaluation_steps} of this model's evaluation it gains {gain}: {more} {verdict(gain, 's')}."
+    )
 
 
 def describe_shift(curves: Sequence[Curve], steps: int, noun: str) -> str:
-    """Whether the claim of the paper holds: more steps gain more on shifted data. noun: what it is."""
+    """Whether the claim of the paper holds: more steps gain more on shifted data. noun: a word for that data."""
     here, there = curves
     ends = [(curve.columns[curve.best(step_points(steps))], curve.columns[1, 1]) for curve in (here, there)]
     means = [curve.means[first] - curve.means[best] for curve, (best, first) in zip((here, there), ends, strict=True)]
@@ -347,7 +375,7 @@ def describe_shift(curves: Sequence[Curve], steps: int, noun: str) -> str:
     side = "more" if more.mean >= 0 else "less"
     return (
         f"Shift: from 1 step to the best, thinking gains {means[0]:.4f} in distribution and {means[1]:.4f} on the "
-        f"shifted {noun}, which is {as_distance(more)} {side}. "
+        f"shifted {noun}, which is {absolute_value(more)} {side}. "
         f"That gains are larger on shifted {noun}, as the paper has it, {holds}."
     )
 
@@ -359,7 +387,7 @@ def verdict(gain: Interval, ending: str = "") -> str:
     return f"do{'es' if ending else ''} not help here (the interval holds 0)"
 
 
-def as_distance(gain: Interval) -> str:
+def absolute_value(gain: Interval) -> str:
     """The absolute value of a gain."""
     return str(gain if gain.mean >= 0 else Interval(-gain.mean, -gain.high, -gain.low))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Showing:
-    """What `Task.show` may look at. Lines go to `say`, files into `folder`; the model is in eval mode on its device."""
+    """What `Task.show` has to work with. Lines go to `say`, files into `folder`; the model is in eval mode."""
 
     config: RunConfig
     data: DataModule
@@ -37,7 +37,7 @@ class Task(facts.TaskFacts):
     spec_class: ClassVar[str] = "data.module:Spec"  # module:class of what its model is built from
 
     def data(self, config: RunConfig, *runs: Path | None) -> DataModule:
-        """Splits, spec and processor. runs: run folders; the first that has a processor that fits gives it."""
+        """Splits, spec and processor. runs: folders of earlier runs, whose processor is used again where it fits."""
         raise NotImplementedError
 
     def model(self, config: RunConfig, spec: Any) -> Model:
@@ -57,13 +57,13 @@ class Task(facts.TaskFacts):
         return read_spec(folder, self.spec_class)
 
     def references(self, data: DataModule, split: str, units: int) -> dict[str, dict[str, float]]:
-        """{"bigram counts": {"loss": 2.27}}: what is reached without learning, by measures, on the first `units` units
-        of a split. The first reference is what a model must beat."""
+        """Measures that are reached without learning, on the first `units` units of a split, by the reference's name:
+        {"bigram counts": {"loss": 2.27}}. The first reference is what a model must beat."""
         return {}
 
     def floor(self, data: DataModule) -> tuple[str, float] | None:
-        """A reference by name, and its validation loss, which a model must get below to have learned anything; None:
-        not known. Cheap."""
+        """Name and validation loss of a reference that a model must beat to have learned anything; None: there is none.
+        It has to be cheap to compute."""
         return None
 
     def shifted(self, data: DataModule) -> Rows | None:

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from models.language import LanguageModel
 
 LOSS_UNIT = "nats per token"
-BYTES = "bits_per_byte"
-BITS = ("bits per byte", "bits per byte")  # title and unit
-CONSTANT = Alarm(
+BITS_PER_BYTE = "bits_per_byte"
+CONSTANT_PREDICTIONS = Alarm(
     "constant predictions",
     "spread",
     below=0.02,
@@ -59,15 +58,22 @@ class Language(Task):
     groups = (Transformer, Energy, Text)
     recipes = RECIPES
     checks = (*ENERGY_CHECKS, check_start)
-    alarms = (CONSTANT,)
+    alarms = (CONSTANT_PREDICTIONS,)
     commands = COMMANDS
 
     def measures(self, values: Mapping[str, Any]) -> tuple[Measure, ...]:
         """Those of a split, and what an energy adds to them."""
         return (
-            Measure("loss", "loss", LOSS_UNIT, "lower", scale=1.0, line="loss {:.4f} nats", instead=BYTES),
-            Measure("perplexity", "perplexity", "", "lower", instead=BYTES),
-            Measure(BYTES, *BITS, "lower", derive=bits_per_byte, line="{:.4f} bits per byte"),
+            Measure("loss", "loss", LOSS_UNIT, "lower", scale=1.0, line="loss {:.4f} nats", instead=BITS_PER_BYTE),
+            Measure("perplexity", "perplexity", "", "lower", instead=BITS_PER_BYTE),
+            Measure(
+                BITS_PER_BYTE,
+                "bits per byte",
+                "bits per byte",
+                "lower",
+                derive=bits_per_byte,
+                line="{:.4f} bits per byte",
+            ),
             Measure("accuracy", "accuracy", "share of tokens", "higher", line="accuracy {:.1%}"),
             Measure("top5", "top-5 accuracy", "share of tokens", "higher"),
             Measure("targets", "tokens evaluated", "tokens"),
@@ -110,7 +116,7 @@ class Language(Task):
         return EnergyLM(energy_network, spec.vocab_size, spec.pad_id, settings, rule, replay)
 
     def processor(self, config: RunConfig, folder: Path) -> Tokenizer:
-        """The tokenizer of a run folder; a BPE that is not there is in its dataset's cache, or made again."""
+        """The tokenizer of a run folder; a BPE that is not there comes from the dataset's cache, or is made again."""
         from data.language.store import open_store
         from data.language.tokenizers import build_tokenizer, saved_tokenizer
 
@@ -133,7 +139,7 @@ class Language(Task):
         return {f"{name} counts": {"loss": loss} for name, loss in losses.items()}
 
     def floor(self, data: DataModule) -> tuple[str, float]:
-        """That of guessing by how often each token occurs."""
+        """The loss of guessing each token as often as it occurs."""
         from data.language.counts import unigram_baseline
 
         train, valid = data.rows["train"].tokens, data.rows["valid"].tokens

@@ -36,13 +36,13 @@ class EvaluateFlags:
 
     split: str | None = flag(
         None,
-        "which split; default: valid, or of another dataset the first it has of valid, test and all",
+        "which split; default: valid; of another dataset, the first of valid, test and all that it has",
         choices=("train", "valid", "test", "all"),
     )
     dataset_name: str | None = flag(
-        None, "another dataset than the run's; of gsm8k, squad, lambada, ai2arc, bigbench and planbench the questions"
+        None, "another dataset than the run's; gsm8k, squad, lambada, ai2arc, bigbench, planbench: their questions"
     )
-    as_text: bool = flag(False, "of a dataset of questions the loss on its text instead")
+    as_text: bool = flag(False, "with a dataset of questions: the loss on its text")
     dataset_dir: str | None = flag(None, "local file, folder or glob to read", metavar="PATH")
     text_field: str | None = flag(None, "field that holds the text in jsonl, csv, parquet and arrow files")
     limit: int = flag(0, "rows, or questions, at most; 0 is all", low=0)

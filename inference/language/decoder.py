@@ -1,6 +1,6 @@
 """Reading and predicting token by token, for several texts of different lengths at once.
 
-    decoder = make_decoder(model, plan, texts, room=100)
+    decoder = make_decoder(model, plan, texts, max_new_tokens=100)
     while ...:
         prediction = decoder.predict()      logits for the next token of every text
         decoder.append(tokens)              the next token of every text; `continue_rows` drops the texts that are done
@@ -30,24 +30,24 @@ from models.transformer import Transformer, TransformerShape
 class Prediction(NamedTuple):
     """For the next token of each text: logits [B, V] and, for an EBT, the walks that led to them.
 
-    candidates: the ends of all walks, [B, G]; chosen: index of the selected one, [B].
+    candidates: the ends of all walks, [B, G]; selection: number of the selected one, [B].
     """
 
     logits: Tensor
     candidates: WalkState | None = None
-    chosen: Tensor | None = None
+    selection: Tensor | None = None
 
-    def of_chosen(self, name: str) -> Tensor:
-        """A field of the chosen walk: energy, first_energy or steps, [B]."""
-        assert self.chosen is not None
-        return getattr(self.candidates, name).gather(1, self.chosen[:, None])[:, 0]
+    def of_selected(self, name: str) -> Tensor:
+        """A field of the selected walk: energy, first_energy or steps, [B]."""
+        assert self.selection is not None
+        return getattr(self.candidates, name).gather(1, self.selection[:, None])[:, 0]
 
 
 class Cache:
     """Keys and values of all layers, for rows of at most `columns` positions.
 
-    There is one more column, always empty: the place of a prediction's own score (see `attend`). Columns behind the end
-    of a row are finite, and masked.
+    One more column stays empty: a prediction's own score goes there (see `attend`). Columns after the end of a row are
+    finite, and masked.
     """
 
     def __init__(self, shape: TransformerShape, rows: int, columns: int, like: Tensor) -> None:
@@ -94,12 +94,14 @@ def prefix_mask(columns_B: Tensor, used: int) -> Tensor:
 class Decoder(ABC):
     """Several texts and their caches. lengths: number of tokens of each in the window that the model sees, [B]."""
 
-    def __init__(self, shape: TransformerShape, weight: Tensor, texts: Sequence[Sequence[int]], room: int) -> None:
+    def __init__(
+        self, shape: TransformerShape, weight: Tensor, texts: Sequence[Sequence[int]], max_new_tokens: int
+    ) -> None:
         assert all(texts), "a text has at least one token"
         self.shape, self.weight = shape, weight
         self.texts = [list(text) for text in texts]
         self.context_length = shape.context_length
-        self.capacity = min(self.context_length, max(map(len, texts)) + room)
+        self.capacity = min(self.context_length, max(map(len, texts)) + max_new_tokens)
         self.lengths = torch.zeros(len(texts), dtype=torch.int64, device=weight.device)
 
     @property
@@ -144,7 +146,7 @@ class Decoder(ABC):
         """Read these rows again from the beginning of their windows."""
         self.lengths[rows] = torch.tensor([len(window) for window in windows], device=self.weight.device)
         longest = max(map(len, windows))
-        padded = [window + [0] * (longest - len(window)) for window in windows]  # columns behind a row's end are masked
+        padded = [window + [0] * (longest - len(window)) for window in windows]  # columns after a row's end are masked
         self.fill(rows, torch.tensor(padded, dtype=torch.int64, device=self.weight.device))
 
     @abstractmethod
@@ -163,8 +165,8 @@ class Decoder(ABC):
 class EnergyDecoder(Decoder):
     """An EBT: per token one position of the observed stream for each landscape, and the steps of one prediction."""
 
-    def __init__(self, model: EnergyLM, plan: WalkPlan, texts: Sequence[Sequence[int]], room: int) -> None:
-        super().__init__(model.network.shape, model.network.head.weight, texts, room)
+    def __init__(self, model: EnergyLM, plan: WalkPlan, texts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+        super().__init__(model.network.shape, model.network.head.weight, texts, max_new_tokens)
         self.model, self.network, self.plan = model, model.network, plan
         columns = self.capacity + self.network.time_tokens
         landscapes = sorted({step.landscape for step in plan.steps})
@@ -216,7 +218,7 @@ class EnergyDecoder(Decoder):
         ends_B = self.lengths + network.time_tokens
         used = int(ends_B.max())
         seen = prefix_mask(ends_B - 1, used + 1)
-        seen[..., -1] = True  # a prediction's own place
+        seen[..., -1] = True  # a prediction sees itself
         bias = torch.zeros(seen.shape, dtype=self.weight.dtype, device=self.weight.device)
         context = Context(
             self.cache_of[landscape].first(used + 1)[network.shape.enter :],
@@ -232,10 +234,10 @@ class EnergyDecoder(Decoder):
         candidates_G = torch.arange(self.plan.candidates, device=self.lengths.device)
         positions_BG = (self.lengths - 1)[:, None].expand(-1, self.plan.candidates)
         walks = last_state(token_walk(self.model, Contexts(self.context), positions_BG, self.plan, candidates_G))
-        chosen_B = torch.zeros_like(self.lengths)
+        selection_B = torch.zeros_like(self.lengths)
         if self.plan.candidates > 1:
-            chosen_B = candidate_score(walks.first_energy, walks.energy, self.plan.choice).argmax(1)
-        return Prediction(walks.y[torch.arange(len(chosen_B)), chosen_B], walks, chosen_B)
+            selection_B = candidate_score(walks.first_energy, walks.energy, self.plan.choice).argmax(1)
+        return Prediction(walks.y[torch.arange(len(selection_B)), selection_B], walks, selection_B)
 
     @torch.inference_mode()
     def energy_of(self, tokens_B: Tensor) -> Tensor:
@@ -247,9 +249,9 @@ class EnergyDecoder(Decoder):
 class TransformerDecoder(Decoder):
     """A Transformer++: reading a token computes the logits of the next one."""
 
-    def __init__(self, model: LanguageModel, texts: Sequence[Sequence[int]], room: int) -> None:
+    def __init__(self, model: LanguageModel, texts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
         assert isinstance(model.network, Transformer)
-        super().__init__(model.network.shape, model.network.embedding.weight, texts, room)
+        super().__init__(model.network.shape, model.network.embedding.weight, texts, max_new_tokens)
         self.network = model.network
         self.cache = Cache(self.shape, len(texts), self.capacity, self.weight)
         self.logits_BV = self.weight.new_zeros(len(texts), self.shape.vocab_size)
@@ -285,9 +287,11 @@ class TransformerDecoder(Decoder):
         return Prediction(self.logits_BV)
 
 
-def make_decoder(model: LanguageModel, plan: WalkPlan | None, texts: Sequence[Sequence[int]], room: int) -> Decoder:
-    """The decoder of a model. texts: token ids of the prompts; room: number of tokens that will be appended."""
+def make_decoder(
+    model: LanguageModel, plan: WalkPlan | None, texts: Sequence[Sequence[int]], max_new_tokens: int
+) -> Decoder:
+    """The decoder of a model. texts: token ids of the prompts; max_new_tokens: how many will be appended at most."""
     if isinstance(model, EnergyLM):
         assert plan is not None
-        return EnergyDecoder(model, plan, texts, room)
-    return TransformerDecoder(model, texts, room)
+        return EnergyDecoder(model, plan, texts, max_new_tokens)
+    return TransformerDecoder(model, texts, max_new_tokens)

@@ -19,7 +19,8 @@ from core.errors import UserError
 from core.text import plural, printable_lines
 from data.language.sources import HUB, Source, find_source
 from data.language.sources.hub_dataset import HubSource
-from inference.evaluate import changed_settings, new_table, record_evaluation, save_rows
+from inference.evaluate import changed_settings, new_table, number_to_evaluate, record_evaluation, save_rows
+from inference.language.generator import unused_sampling_flags
 from inference.language.questions import Answer, QuestionAnswerer, read_questions, summary
 from inference.language.text_loss import TextRows, bits_per_nat, empty_split, measure_text, text_of_dataset, text_of_run
 from inference.loading import Loaded, ModelFlags, load, output_folder
@@ -34,7 +35,7 @@ ANSWERS_PRINTED, ANSWER_WIDTH = 3, 100
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """One evaluation. is_own_data: of the run itself; share: of the rows or questions to evaluate."""
+    """One evaluation. is_own_data: whether the data is that of the run; share: of the rows or questions to evaluate."""
 
     loaded: Loaded
     command: EvaluateFlags
@@ -55,9 +56,9 @@ class EvaluationJob:
 
 
 def main(
-    model: ModelFlags, command: EvaluateFlags, inference: Inference, preferred: str = "valid", share: float = 1.0
+    model: ModelFlags, command: EvaluateFlags, inference: Inference, default_split: str = "valid", share: float = 1.0
 ) -> int:
-    """preferred: the split, where none is named. share: of the rows, or questions, to evaluate."""
+    """default_split: without --split. share: of the rows, or questions, to evaluate."""
     has_questions = is_question_set(command.dataset_name) and not command.as_text
     check_flags(command, inference, has_questions)
     loaded = load(model)
@@ -66,16 +67,16 @@ def main(
         raise UserError("--infer_plot_energy_landscape: this model has no energy to draw; choose an EBT's run.")
     data = select_data(loaded.config[Text], command)
     source, is_own_data = find_source(data), is_run_data(loaded.config[Text], data) and not has_questions
-    split = command.split or (preferred if is_own_data else first_split(source, preferred))
+    split = command.split or (default_split if is_own_data else first_split(source, default_split))
     folder = output_folder(loaded, inference)
     job = EvaluationJob(loaded, command, inference, model.seed, plan, data, source, is_own_data, split, share, folder)
     print(f"{loaded.config.run.model_name} at step {loaded.step:,} ({loaded.checkpoint})")
     return evaluate_questions(job) if has_questions else evaluate_text(job)
 
 
-def first_split(source: Source, preferred: str) -> str:
+def first_split(source: Source, default_split: str) -> str:
     """The split of a dataset to evaluate; all of it where it has none of its own."""
-    return next((name for name in (preferred, "valid", "test") if name in source.splits), "all")
+    return next((name for name in (default_split, "valid", "test") if name in source.splits), "all")
 
 
 def is_question_set(name: str | None) -> bool:
@@ -86,23 +87,20 @@ def is_question_set(name: str | None) -> bool:
 def check_flags(command: EvaluateFlags, inference: Inference, has_questions: bool) -> None:
     """Refuse flags that would have no effect."""
     problems = []
-    sets = ", ".join(name for name in HUB if is_question_set(name))
+    question_sets = ", ".join(name for name in HUB if is_question_set(name))
     if command.as_text and not is_question_set(command.dataset_name):
         problems.append(
-            f"--as_text has no effect without a dataset of questions: remove it, or choose --dataset_name {sets}."
+            "--as_text has no effect without a dataset of questions: "
+            f"remove it, or choose --dataset_name {question_sets}."
         )
     sampling = [name for name in SAMPLING_FLAGS if getattr(inference, name) != getattr(GreedyInference(), name)]
     if not has_questions:
         problems += [
-            f"--{name} has no effect where nothing is generated: remove it, or ask with --dataset_name {sets}."
+            f"--{name} has no effect where nothing is generated: remove it, or ask with --dataset_name {question_sets}."
             for name in sampling
         ]
-    elif inference.infer_temp == 0:
-        problems += [
-            f"--{name} has no effect with --infer_temp 0, which draws nothing: remove it, or give a temperature."
-            for name in sampling
-            if name in ("infer_topp", "infer_topk")
-        ]
+    else:
+        problems += unused_sampling_flags(inference)
     if problems:
         raise SettingsError(problems)
 
@@ -125,7 +123,7 @@ def select_data(run: Text, command: EvaluateFlags) -> Text:
 
 
 def is_run_data(run: Text, data: Text) -> bool:
-    """Whether it is the dataset of the run, or its files at another place where those of the run are gone."""
+    """Whether it is the dataset of the run; files at another path count where those of the run are gone."""
     if replace(data, dataset_dir=run.dataset_dir) != run:
         return False
     return data.dataset_dir == run.dataset_dir or not is_available(run)
@@ -147,9 +145,9 @@ def evaluate_text(job: EvaluationJob) -> int:
     else:
         text = text_of_dataset(loaded, job.source, job.data, job.split, limit, job.share)
     result = measure_text(loaded, job.plan, text, command.batch_size)
-    recorded = record(job, result)  # before printing, as a pipe may close
+    record_path = record(job, result)  # before printing, as a pipe may close
     show_text(job, result, text)
-    print(f"recorded    {recorded}")
+    print(f"recorded    {record_path}")
     if job.inference.infer_plot_energy_landscape:
         row = text.rows.__getitems__([0])["input_ids"][0].tolist()
         *tokens, target = (token for token in row if token != loaded.processor.pad_id)
@@ -166,8 +164,7 @@ def evaluate_questions(job: EvaluationJob) -> int:
     if not questions:
         raise empty_split(job.split, job.data)
     total = len(questions)
-    count = max(1, int(job.share * total))
-    questions = questions[: min(count, command.limit or count)]
+    questions = questions[: number_to_evaluate(total, command.limit, job.share)]
     start = time.perf_counter()
     answerer = QuestionAnswerer(loaded, job.plan, job.inference, job.seed, command.batch_size)
     answers, cut = answerer.answer_all(questions, question_format)
@@ -175,9 +172,9 @@ def evaluate_questions(job: EvaluationJob) -> int:
     slug = re.sub(r"[^A-Za-z0-9.-]+", "-", job.data.dataset_name)
     file = job.folder / f"answers_{slug}_{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
     save_rows(file, [answer.row() for answer in answers])
-    recorded = record(job, result)
+    record_path = record(job, result)
     show_answers(job, answers, result, total)
-    print(f"answers     {file}\nrecorded    {recorded}")
+    print(f"answers     {file}\nrecorded    {record_path}")
     if job.inference.infer_plot_energy_landscape:
         prompt = loaded.processor.encode(questions[0].prompt).tolist()
         draw_landscape(job, [loaded.processor.separator_id, *prompt], None)
@@ -209,28 +206,31 @@ def show_text(job: EvaluationJob, result: dict[str, Any], text: TextRows) -> Non
     table = new_table(*(["95% interval"] if low is not None else []))
     print(f"\n{job.title}, {part}")
 
-    def line(name: str, value: float, of: Callable[[float], float]) -> None:
-        between = [] if low is None or high is None else [f"{of(low):.4f} to {of(high):.4f}"]
-        table.add_row(name, f"{value:.4f}", *between)
+    def add(name: str, value: float, from_loss: Callable[[float], float]) -> None:
+        interval = [] if low is None or high is None else [f"{from_loss(low):.4f} to {from_loss(high):.4f}"]
+        table.add_row(name, f"{value:.4f}", *interval)
 
-    line("nats per token", result["loss"], lambda loss: loss)
-    line("bits per byte", result["bits_per_byte"], lambda loss: loss * bits)
-    line("perplexity", result["perplexity"], lambda loss: math.exp(min(loss, 700)))
+    add("nats per token", result["loss"], lambda loss: loss)
+    add("bits per byte", result["bits_per_byte"], lambda loss: loss * bits)
+    add("perplexity", result["perplexity"], lambda loss: math.exp(min(loss, 700)))
     table.add_row("accuracy", f"{result['accuracy']:.2%}")
     table.add_row("top-5 accuracy", f"{result['top5']:.2%}")
     Console().print(table)
     if not math.isfinite(result["loss"]):
-        print("the loss is no number: the model's walk, or its weights, went beyond all numbers; take shorter steps")
+        print(
+            "the loss is not finite: the walk or the training diverged; take shorter steps with "
+            "--infer_ebt_override_alpha, or choose an earlier --ckpt"
+        )
     elif low is not None:
-        over = result["interval_over"]
-        few = f", since they are of {plural(result['documents'], 'document')} only" if over == "rows" else ""
-        print(f"95% interval: bootstrap over {result[over]:,} {over}{few}")
+        unit = result["interval_over"]
+        reason = f", since they are of {plural(result['documents'], 'document')} only" if unit == "rows" else ""
+        print(f"95% interval: bootstrap over {result[unit]:,} {unit}{reason}")
     if job.plan is None:
         return
     losses = {name: value for name, value in result.items() if name.startswith("loss_step_")}
     by_step = ", ".join(f"{name.removeprefix('loss_step_')}: {value:.4f}" for name, value in losses.items())
-    of_all = f", mean of {job.plan.candidates} candidates" if job.plan.candidates > 1 else ""
-    print(f"loss after steps {by_step}{of_all}; thinking gains {result['thinking_gain']:.4f} nats per token")
+    average = f", mean of {job.plan.candidates} candidates" if job.plan.candidates > 1 else ""
+    print(f"loss after steps {by_step}{average}; thinking gains {result['thinking_gain']:.4f} nats per token")
     print(f"energy from {result['energy_first']:.4f} to {result['energy_last']:.4f}, mean of all tokens")
     if "steps" in result:
         shares = ", ".join(f"{step}: {count / targets:.1%}" for step, count in result["steps"].items())
@@ -246,8 +246,8 @@ def show_answers(job: EvaluationJob, answers: list[Answer], result: dict[str, An
     table.add_row("exact match", f"{result['exact']:.2%}", f"{result['exact_low']:.2%} to {result['exact_high']:.2%}")
     table.add_row("F1", f"{result['f1']:.2%}")
     if "choice_accuracy" in result:
-        between = f"{result['choice_low']:.2%} to {result['choice_high']:.2%}"
-        table.add_row("likeliest choice is right", f"{result['choice_accuracy']:.2%}", between)
+        interval = f"{result['choice_low']:.2%} to {result['choice_high']:.2%}"
+        table.add_row("likeliest choice is right", f"{result['choice_accuracy']:.2%}", interval)
     Console().print(table)
     if job.split not in (*job.source.splits, "all"):
         print(f"the {job.split} split is cut from the training examples: {job.data.dataset_name} has none of its own")
@@ -261,12 +261,12 @@ def show_answers(job: EvaluationJob, answers: list[Answer], result: dict[str, An
     for answer in answers[:ANSWERS_PRINTED]:
         accepted = " | ".join(answer.question.accepted)
         for name, text in {
-            "asked": answer.question.prompt[-ANSWER_WIDTH:],
-            "said": answer.text,
+            "prompt": answer.question.prompt[-ANSWER_WIDTH:],
+            "answer": answer.text,
             "right": accepted,
         }.items():
-            shown = printable_lines(text.replace("\n", " "), sys.stdout.encoding)[0]
-            print(f"  {name:6} | {shown[:ANSWER_WIDTH]}")
+            line = printable_lines(text.replace("\n", " "), sys.stdout.encoding)[0]
+            print(f"  {name:6} | {line[:ANSWER_WIDTH]}")
         print()
 
 

@@ -15,8 +15,8 @@ from models.energy_transformer import EnergyTransformer
 from models.language import EnergyLM
 
 
-class OneModule:
-    """In the place of a counter's ModuleTracker, whose hooks fail where functorch differentiates a module."""
+class NoModuleTracker:
+    """Replaces the counter's ModuleTracker, whose hooks fail where functorch differentiates a module."""
 
     parents = frozenset({"Global"})
 
@@ -28,7 +28,7 @@ class OneModule:
 def flop_counter() -> FlopCounterMode:
     """A counter of all FLOPs together, not by module."""
     counter = FlopCounterMode(display=False)
-    counter.mod_tracker = OneModule()  # type: ignore[assignment]
+    counter.mod_tracker = NoModuleTracker()  # type: ignore[assignment]
     return counter
 
 
@@ -49,9 +49,9 @@ class WalkCost:
     start: float = 0.0
 
     def flops(self, steps: int, candidates: int) -> float:
-        selecting = self.end if candidates > 1 else 0
-        read = len(set(self.landscapes[:steps])) or bool(self.start)
-        return read * self.observed + self.start + candidates * (steps * self.step + selecting)
+        selection = self.end if candidates > 1 else 0
+        num_contexts = len(set(self.landscapes[:steps])) or bool(self.start)
+        return num_contexts * self.observed + self.start + candidates * (steps * self.step + selection)
 
     def passes(self, steps: int, candidates: int) -> int:
         return candidates * (steps * self.passes_per_step + (candidates > 1))

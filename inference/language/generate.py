@@ -14,7 +14,7 @@ from config.settings import Inference
 from core.errors import UserError
 from core.progress import print_note, progress
 from core.text import printable_lines
-from inference.language.generator import Continuation, Generator, Prompt
+from inference.language.generator import Continuation, Generator, Prompt, unused_sampling_flags
 from inference.loading import Loaded, ModelFlags, load
 from tasks.language_commands import GenerateFlags
 
@@ -26,7 +26,8 @@ QUIT = "/quit"
 
 
 def main(model: ModelFlags, command: GenerateFlags, inference: Inference) -> int:
-    check_flags(inference)
+    if problems := unused_sampling_flags(inference):
+        raise SettingsError(problems)
     prompts = read_prompts(command)
     path = output_path(command, inference)
     loaded = load(model)
@@ -46,15 +47,6 @@ def main(model: ModelFlags, command: GenerateFlags, inference: Inference) -> int
         if generator.totals.tokens:
             print_note(generator.totals.summary())
     return 0
-
-
-def check_flags(inference: Inference) -> None:
-    """Refuse flags that would have no effect."""
-    truncation = {"infer_topk": inference.infer_topk > 0, "infer_topp": inference.infer_topp < 1}
-    names = [name for name, is_set in truncation.items() if is_set and inference.infer_temp == 0]
-    if names:
-        effect = "has no effect with --infer_temp 0, which takes the likeliest: remove one of them."
-        raise SettingsError([f"--{name} {effect}" for name in names])
 
 
 def generate_one(generator: Generator, row: Continuation, console: ConsoleWriter, results: ResultWriter) -> None:
@@ -77,12 +69,12 @@ def generate_many(
 ) -> None:
     """Many prompts: each is printed when it and all before it are done."""
     size, longest = generator.command.batch_size, generator.inference.infer_max_gen_len
-    shown = 0
+    num_printed = 0
 
     def show(row: Continuation) -> None:
-        nonlocal shown
-        shown += 1
-        console.whole(row, shown, len(rows))
+        nonlocal num_printed
+        num_printed += 1
+        console.whole(row, num_printed, len(rows))
 
     with progress("generating", "tokens at most", len(rows) * longest) as advance:
         if console.file.isatty():
@@ -92,11 +84,11 @@ def generate_many(
             try:
                 for row, _ in generator.continue_all(batch):
                     advance(1 if row.finish is None else 1 + longest - len(row.tokens))
-                    while shown < len(rows) and rows[shown].finish is not None:
-                        results.add(rows[shown])
-                        show(rows[shown])
+                    while num_printed < len(rows) and rows[num_printed].finish is not None:
+                        results.add(rows[num_printed])
+                        show(rows[num_printed])
             except (KeyboardInterrupt, UserError):
-                for row in rows[shown : first + size]:
+                for row in rows[num_printed : first + size]:
                     if row.finish is not None:
                         results.add(row)
                     else:
@@ -112,8 +104,8 @@ def generate_interactive(generator: Generator, console: ConsoleWriter, results: 
             if isinstance(prompt, UserError):
                 raise prompt
             generate_one(generator, generator.continuation(prompt), console, results)
-        except UserError as mistake:
-            print_note(str(mistake))
+        except UserError as error:
+            print_note(str(error))
 
 
 class ConsoleWriter:
@@ -157,10 +149,14 @@ def printable(text: str, encoding: str | None) -> str:
 
 def read_prompts(command: GenerateFlags) -> list[Prompt] | None:
     """The prompts of the command line; None to read them interactively."""
-    given = {"prompt": command.prompt is not None, "prompts": command.prompts is not None}
-    flags = [f"--{name}" for name in (*given, "interactive") if given.get(name, command.interactive)]
+    is_set = {
+        "--prompt": command.prompt is not None,
+        "--prompts": command.prompts is not None,
+        "--interactive": command.interactive,
+    }
+    flags = [flag for flag in is_set if is_set[flag]]
     if len(flags) > 1:
-        raise SettingsError([f"{' and '.join(flags)} are given together: each says what to go on from; keep one."])
+        raise SettingsError([f"{' and '.join(flags)} are given together: each says where prompts come from; keep one."])
     if command.prompt is not None:
         return [Prompt(command.prompt, "--prompt")]
     if command.prompts is not None:
@@ -178,8 +174,8 @@ def as_text(data: bytes, where: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        wrong = f"byte {error.start + 1} of it is 0x{data[error.start]:02x}"
-        raise UserError(f"{where} is not UTF-8, {wrong}: convert it to UTF-8.") from error
+        byte = f"byte {error.start + 1} of it is 0x{data[error.start]:02x}"
+        raise UserError(f"{where} is not UTF-8, {byte}: convert it to UTF-8.") from error
 
 
 def read_file(name: str) -> list[Prompt]:
@@ -188,14 +184,14 @@ def read_file(name: str) -> list[Prompt]:
     try:
         data = Path(name).read_bytes()
     except FileNotFoundError as error:
-        raise UserError(f"{flag}: there is no such file.") from error
+        raise UserError(f"{flag}: there is no such file; give one with a prompt a line.") from error
     except OSError as error:
-        raise UserError(f"{flag}: it cannot be read ({error.strerror}).") from error
+        raise UserError(f"{flag}: cannot read it ({error.strerror}); give a text file.") from error
     lines = as_text(data, f"--prompts {name}").removeprefix("\ufeff").removesuffix("\n").split("\n")
     if lines == [""]:
         raise UserError(f"{flag}: the file is empty; write a prompt a line into it.")
-    read = prompt_from_json if name.endswith(".jsonl") else prompt_from_line
-    return [read(line.removesuffix("\r"), f"line {number} of {name}") for number, line in enumerate(lines, 1)]
+    parse = prompt_from_json if name.endswith(".jsonl") else prompt_from_line
+    return [parse(line.removesuffix("\r"), f"line {number} of {name}") for number, line in enumerate(lines, 1)]
 
 
 def prompt_from_line(line: str, where: str) -> Prompt:
@@ -242,8 +238,8 @@ def read_interactive(sign_on_stdout: bool) -> Iterator[Prompt | UserError]:
             continue
         try:
             yield Prompt(as_text(line.encode(errors="surrogateescape"), "the prompt"), "the prompt")
-        except UserError as mistake:
-            yield mistake
+        except UserError as error:
+            yield error
 
 
 def output_path(command: GenerateFlags, inference: Inference) -> str | None:
@@ -281,14 +277,14 @@ def open_results(command: GenerateFlags, inference: Inference, loaded: Loaded, s
         yield ResultWriter(None if path is None else sys.stdout.buffer, loaded, seed, with_means)
         return
     flag = "--infer_output_dir" if command.out is None else "--out"
-    given = inference.infer_output_dir if command.out is None else command.out
+    value = inference.infer_output_dir if command.out is None else command.out
     if command.prompts is not None and Path(path).exists() and Path(path).samefile(command.prompts):
-        raise UserError(f"{flag} is {given!r}: that would overwrite the file of --prompts; choose another.")
+        raise UserError(f"{flag} is {value!r}: that would overwrite the file of --prompts; choose another.")
     try:
         if command.out is None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "wb")  # noqa: SIM115  (only errors of opening it are caught here)
     except OSError as error:
-        raise UserError(f"{flag} is {given!r}: it cannot be written ({error.strerror}); choose another.") from error
+        raise UserError(f"{flag} is {value!r}: it cannot be written ({error.strerror}); choose another.") from error
     with file:
         yield ResultWriter(file, loaded, seed, with_means)

@@ -99,7 +99,10 @@ class Totals:
 
 
 class Generator:
-    """Continues prompts with one model and one set of flags. with_energies: of each token; two more passes."""
+    """Continues prompts with one model and one set of flags.
+
+    with_energies: record those of each token, which takes two more passes.
+    """
 
     def __init__(
         self, loaded: Loaded, command: GenerateFlags, inference: Inference, seed: int, with_energies: bool
@@ -166,8 +169,8 @@ class Generator:
         if isinstance(decoder, EnergyDecoder):
             if self.with_energies:
                 values_B["energy"] = decoder.energy_of(tokens_B.to(decoder.weight.device))
-                values_B["prediction_energy"] = prediction.of_chosen("energy")
-            values_B["steps"] = prediction.of_chosen("steps")
+                values_B["prediction_energy"] = prediction.of_selected("energy")
+            values_B["steps"] = prediction.of_selected("steps")
             if self.inference.infer_debug_sample_distances:
                 self.totals.distances += candidate_distance(prediction).tolist()
         columns = {name: [round(value, 6) for value in values.tolist()] for name, values in values_B.items()}
@@ -178,12 +181,12 @@ class Generator:
         self.totals.tokens += 1
         if "steps" in entry:
             self.totals.steps[entry["steps"]] += 1
-        ended = entry["id"] == self.tokenizer.separator_id
-        piece = "" if ended else row.decoder.push(entry["id"])
+        is_separator = entry["id"] == self.tokenizer.separator_id
+        piece = "" if is_separator else row.decoder.push(entry["id"])
         row.tokens.append({"id": entry["id"], "text": piece} | entry)
         text = row.stop_matcher.push(piece)
         row.text += text
-        if ended:
+        if is_separator:
             return text + row.close("separator")
         if row.stop_matcher.matched:
             return text + row.close("stop")
@@ -193,9 +196,9 @@ class Generator:
 def candidate_distance(prediction: Prediction) -> Tensor:
     """The mean total-variation distance between the distributions of two candidates, 0 to 1. -> [B]"""
     assert prediction.candidates is not None
-    share_BGV = prediction.candidates.y.float().softmax(-1)
-    count = share_BGV.shape[1]
-    return torch.cdist(share_BGV, share_BGV, p=1).sum((1, 2)) / (2 * count * (count - 1))
+    probs_BGV = prediction.candidates.y.float().softmax(-1)
+    count = probs_BGV.shape[1]
+    return torch.cdist(probs_BGV, probs_BGV, p=1).sum((1, 2)) / (2 * count * (count - 1))
 
 
 @dataclass(frozen=True)
@@ -211,8 +214,15 @@ class Sampling:
     excluded: Collection[int] = ()
 
 
+def unused_sampling_flags(inference: Inference) -> list[str]:
+    """Flags that shape what is drawn, where nothing is drawn: a problem for each."""
+    changed = {"infer_topp": inference.infer_topp < 1, "infer_topk": inference.infer_topk > 0}
+    effect = "has no effect with --infer_temp 0, which takes the likeliest token: remove it, or give a temperature."
+    return [f"--{name} {effect}" for name in changed if changed[name] and inference.infer_temp == 0]
+
+
 class KeyedUniform:
-    """The uniform numbers of one continuation, by the place of a token: counter-based, and so batch-invariant.
+    """The uniform numbers of one continuation, by the index of a token: counter-based, and so batch-invariant.
 
     The key is the seed, the prompt, and how often that prompt came before: a repeated prompt is continued differently,
     and neither the other prompts nor their order matter.
@@ -222,9 +232,9 @@ class KeyedUniform:
         name = f"{seed} {occurrence} {' '.join(map(str, prompt))}"
         self.key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
-    def at(self, place: int) -> float:
+    def at(self, index: int) -> float:
         """Above 0 and below 1."""
-        return (mix_seed(place, self.key) + 0.5) / 2**32
+        return (mix_seed(index, self.key) + 0.5) / 2**32
 
 
 def draw(logits_BV: Tensor, uniform_B: Tensor, sampling: Sampling) -> Tensor:
@@ -234,17 +244,17 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, sampling: Sampling) -> Tensor:
     if sampling.temperature == 0:
         return logits_BV.argmax(-1)
     logits_BV -= logits_BV.max(-1, keepdim=True).values
-    share_BV = (logits_BV / max(sampling.temperature, MIN_TEMPERATURE)).softmax(-1)
+    probs_BV = (logits_BV / max(sampling.temperature, MIN_TEMPERATURE)).softmax(-1)
     if sampling.top_k or sampling.top_p < 1:
-        share_BV = share_BV * top_k_top_p_mask(share_BV, sampling.top_k or share_BV.shape[-1], sampling.top_p)
-    cumulative_BV = share_BV.cumsum(-1)
+        probs_BV = probs_BV * top_k_top_p_mask(probs_BV, sampling.top_k or probs_BV.shape[-1], sampling.top_p)
+    cumulative_BV = probs_BV.cumsum(-1)
     threshold_B = uniform_B.to(cumulative_BV) * cumulative_BV[:, -1]
     return torch.searchsorted(cumulative_BV, threshold_B[:, None], right=True)[:, 0]
 
 
-def top_k_top_p_mask(share_BV: Tensor, top_k: int, top_p: float) -> Tensor:
+def top_k_top_p_mask(probs_BV: Tensor, top_k: int, top_p: float) -> Tensor:
     """The tokens among the k likeliest and, of these, among the fewest that together have the share p. -> [B, V]"""
-    sorted_BV, order_BV = share_BV.sort(dim=-1, descending=True, stable=True)
+    sorted_BV, order_BV = probs_BV.sort(dim=-1, descending=True, stable=True)
     sorted_BV[:, top_k:] = 0
     sorted_BV /= sorted_BV.sum(-1, keepdim=True)
     before_BV = sorted_BV.cumsum(-1) - sorted_BV
@@ -266,11 +276,11 @@ class IncrementalDecoder:
 
     def push(self, token: int) -> str:
         self.pending.append(token)
-        added = self.pending_text()
-        if not added or added.endswith(INCOMPLETE):
+        text = self.pending_text()
+        if not text or text.endswith(INCOMPLETE):
             return ""
         self.context, self.pending = self.pending, []
-        return added
+        return text
 
     def pending_text(self) -> str:
         """The text of the pending tokens."""
@@ -279,9 +289,9 @@ class IncrementalDecoder:
 
     def close(self) -> str:
         """The text that was held back."""
-        added = self.pending_text()
+        text = self.pending_text()
         self.pending = []
-        return added
+        return text
 
 
 class StopMatcher:
@@ -295,10 +305,10 @@ class StopMatcher:
     def push(self, piece: str) -> str:
         """The text that is now certain not to belong to a stop text; empty after one."""
         text = self.held + piece
-        places = [place for stop in self.stops if (place := text.find(stop)) >= 0]
-        if places:
+        starts = [start for stop in self.stops if (start := text.find(stop)) >= 0]
+        if starts:
             self.matched, self.held = True, ""
-            return text[: min(places)]
+            return text[: min(starts)]
         longest = max((partial_match_length(text, stop) for stop in self.stops), default=0)
         self.held = text[len(text) - longest :]
         return text[: len(text) - longest]

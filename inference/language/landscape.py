@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,15 @@ from data.language.tokenizers import Tokenizer
 from inference.language.decoder import EnergyDecoder
 from inference.language.walk import token_walk
 from inference.loading import Loaded, ModelFlags, load, output_folder
-from inference.thinking import WalkPlan, candidate_score, plan_from_flags
+from inference.thinking import WalkPlan, candidate_score, plan_from_flags, require_energy
 from models.energy_model import Contexts
 from models.language import EnergyLM
 from runs.pictures import FAINT, pyplot
 from tasks.language_commands import LandscapeFlags
 
 ENERGY_BATCH = 64  # predictions evaluated at once, as candidates of one row
-MIN_CONTEXT, MAX_TRIES = 32, 100  # tokens before a place in the validation split, and draws until it has them
+MIN_CONTEXT = 32  # tokens of its document before a prediction in the validation split
+MAX_TRIES = 100  # positions that are drawn until one has them
 MAX_CHARACTERS, MAX_TOKENS = 48, 5
 TARGET_COLOUR = "C1"
 
@@ -61,62 +63,60 @@ class LandscapeData:
 
 def main(model: ModelFlags, command: LandscapeFlags, inference: Inference) -> int:
     loaded = load(model)
-    if not isinstance(loaded.model, EnergyLM):
-        name = loaded.folder.run_id if loaded.folder else str(loaded.checkpoint)
-        raise UserError(f"--run is {name!r}: this model has no energy to draw; choose an EBT's run.")
+    energy_model: EnergyLM = require_energy(loaded, " to draw")
     if command.prompt is None:
         tokens, target = validation_example(loaded, model.seed)
     else:
         tokens, target = split_prompt(loaded, command.prompt)
-    plan = plan_from_flags(loaded.model, inference, model.seed)
+    plan = plan_from_flags(energy_model, inference, model.seed)
     assert plan is not None
-    folder = output_folder(loaded, inference)
-    data = measure_landscape(loaded.model, tokens, target, plan, command.points)
+    path = output_folder(loaded, inference) / "landscape.png"
+    data = save_landscape(loaded, tokens, target, plan, command.points, path)
     print("\n".join(summary(data, tokens, loaded.processor, sys.stdout.encoding)))
-    write_atomically(folder / "landscape.png", lambda file: draw(data, tokens, loaded.processor, file))
-    print(f"drawn in {folder / 'landscape.png'}")
+    print(f"drawn in {path}")
     return 0
 
 
 def save_landscape(
     loaded: Loaded, tokens: list[int], target: int | None, plan: WalkPlan, points: int, path: Path
-) -> None:
-    """Draw the landscape of the prediction after these tokens. target: the true token, if known."""
+) -> LandscapeData:
+    """Measure and draw the landscape of the prediction after these tokens. target: the true token, if there is one."""
     assert isinstance(loaded.model, EnergyLM)
     data = measure_landscape(loaded.model, tokens, target, plan, points)
     write_atomically(path, lambda file: draw(data, tokens, loaded.processor, file))
+    return data
 
 
 def split_prompt(loaded: Loaded, prompt: str) -> tuple[list[int], int]:
     """The tokens before the last one of a prompt, after a separator, and that last token."""
-    most = loaded.config[Transformer].context_length
+    length = loaded.config[Transformer].context_length
     tokens = loaded.processor.encode(prompt).tolist()
     if len(tokens) < 2:
         raise UserError(
             f"--prompt is {prompt!r}, a single token: its last token is predicted from those before it; "
             "give at least 2 tokens."
         )
-    if len(tokens) > most:
+    if len(tokens) > length:
         raise UserError(
-            f"--prompt is {len(tokens):,} tokens long: this model reads {most}, the separator before the text "
-            f"included, and predicts the last one; give at most {most}."
+            f"--prompt is {len(tokens):,} tokens long: this model reads {length}, the separator before the text "
+            f"included, and predicts the last one; give at most {length}."
         )
     return [loaded.processor.separator_id, *tokens[:-1]], tokens[-1]
 
 
 def validation_example(loaded: Loaded, seed: int) -> tuple[list[int], int]:
-    """Tokens of the validation split and the next one, at a place drawn by the seed that has some context."""
+    """Tokens of the validation split and the next one, at a position that has some context, drawn by the seed."""
     split = open_store(loaded.config[Text], loaded.processor).splits["valid"].tokens
     if len(split) < 2:
         raise UserError("--prompt is missing: this run has no validation split to take a text from; give a --prompt.")
-    most, separator = loaded.config[Transformer].context_length, loaded.processor.separator_id
+    length, separator = loaded.config[Transformer].context_length, loaded.processor.separator_id
     rng = np.random.default_rng(seed)
     for _ in range(MAX_TRIES):
-        place = int(rng.integers(1, len(split)))
-        near = split[max(0, place - min(most, MIN_CONTEXT)) : place + 1]
-        if separator not in near[1:]:
+        position = int(rng.integers(1, len(split)))
+        nearby = split[max(0, position - min(length, MIN_CONTEXT)) : position + 1]
+        if separator not in nearby[1:]:
             break
-    return split[max(0, place - most) : place].tolist(), int(split[place])
+    return split[max(0, position - length) : position].tolist(), int(split[position])
 
 
 @torch.no_grad()
@@ -127,15 +127,15 @@ def measure_landscape(
     separator = model.network.shape.separator_id
     if separator is not None and separator in tokens:  # the model does not see earlier documents
         tokens = tokens[len(tokens) - 1 - tokens[::-1].index(separator) :]
-    decoder = EnergyDecoder(model, plan, [tokens], room=0)
+    decoder = EnergyDecoder(model, plan, [tokens], max_new_tokens=0)
     contexts = Contexts(decoder.context)
     candidates_G = torch.arange(plan.candidates, device=model.device)
     positions_1G = (decoder.lengths - 1)[:, None].expand(-1, plan.candidates)
     states = list(token_walk(model, contexts, positions_1G, plan, candidates_G))
     end = states[-1]
-    chosen = int(candidate_score(end.first_energy, end.energy, plan.choice)[0].argmax())
-    y_TV = torch.stack([state.y[0, chosen] for state in states])
-    energies_T = torch.stack([state.energy[0, chosen] for state in states])
+    selection = int(candidate_score(end.first_energy, end.energy, plan.choice)[0].argmax())
+    y_TV = torch.stack([state.y[0, selection] for state in states])
+    energies_T = torch.stack([state.energy[0, selection] for state in states])
     z_TD = model.embed(y_TV[None])[0]
     has_target, target = target is not None, int(y_TV[-1].argmax()) if target is None else target
     context = contexts(plan.steps[-1].landscape)
@@ -148,7 +148,7 @@ def measure_landscape(
     origin_D, axes_2D = plane_through(z_TD[0], z_TD[-1], target_D)
     moved_TD = z_TD - origin_D
     path_T2 = moved_TD @ axes_2D.T
-    off = (moved_TD - path_T2 @ axes_2D).norm(dim=-1).max()
+    distance = (moved_TD - path_T2 @ axes_2D).norm(dim=-1).max()
     corners_32 = (torch.stack([z_TD[0], z_TD[-1], target_D]) - origin_D) @ axes_2D.T
     across, up = square_around(torch.cat([path_T2, corners_32]).double().cpu().numpy(), points)
     grid = np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)
@@ -159,11 +159,11 @@ def measure_landscape(
         probabilities=y_TV.double().softmax(-1).cpu().numpy(),
         target=target,
         has_target=has_target,
-        end_energy=float(end.energy[0, chosen]),
+        end_energy=float(end.energy[0, selection]),
         target_energy=float(target_energy),
         path=path_T2.double().cpu().numpy(),
         corners=corners_32.double().cpu().numpy(),
-        distance_off_plane=float(off),
+        distance_off_plane=float(distance),
         across=across,
         up=up,
         heights=heights.reshape(points, points),
@@ -190,9 +190,9 @@ def plane_through(start_D: Tensor, end_D: Tensor, target_D: Tensor) -> tuple[Ten
     return start_D, torch.stack([first_D, second_D / second_D.norm()])
 
 
-def square_around(places: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates of a square that contains all places, with a margin of a quarter on every side."""
-    low, high = places.min(0), places.max(0)
+def square_around(coordinates: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Both axes of a square that contains these coordinates, with a margin of a quarter on every side."""
+    low, high = coordinates.min(0), coordinates.max(0)
     half = 0.75 * float((high - low).max()) or 1.0
     middle = (low + high) / 2
     return tuple(np.linspace(center - half, center + half, points) for center in middle)  # type: ignore[return-value]
@@ -226,16 +226,20 @@ def top_tokens(data: LandscapeData) -> list[int]:
     return top if data.target in top else [*top[:-1], data.target]
 
 
+def outcome(data: LandscapeData, name: Callable[[int], str]) -> str:
+    """The token that is predicted and, where there is one, the true one. name: of a token."""
+    predicted = f"predicted {name(int(data.probabilities[-1].argmax()))}"
+    return f"{predicted}, true {name(data.target)}" if data.has_target else predicted
+
+
 def summary(data: LandscapeData, tokens: list[int], tokenizer: Tokenizer, encoding: str | None) -> list[str]:
     def name(token: int) -> str:
         return token_name(tokenizer, token, encoding)
 
-    predicted = int(data.probabilities[-1].argmax())
-    outcome = f"predicted {name(predicted)}" + (f", true {name(data.target)}" if data.has_target else "")
-    lines = [f"after      {context_end(tokens, tokenizer, encoding)}", f"           {outcome}"]
-    whose = "the true token alone" if data.has_target else "the likeliest token alone"
+    lines = [f"after      {context_end(tokens, tokenizer, encoding)}", f"           {outcome(data, name)}"]
+    target_label = "the true token alone" if data.has_target else "the likeliest token alone"
     lines += [f"energy     {data.energies[0]:.4f} at the start, {data.end_energy:.4f} at the end"]
-    lines += [f"           {data.target_energy:.4f} of {whose}"]
+    lines += [f"           {data.target_energy:.4f} of {target_label}"]
     top = top_tokens(data)
     lines += [f"{'steps':>5} {'energy':>10}  probability of " + ", ".join(name(token) for token in top)]
     for step, energy in enumerate(data.energies):
@@ -257,11 +261,11 @@ def draw(data: LandscapeData, tokens: list[int], tokenizer: Tokenizer, file: obj
     plots = pyplot()
     figure = plots.figure(figsize=(13, 6.6), layout="constrained")
     grid = figure.add_gridspec(2, 2, width_ratios=(1, 1.35))
-    by_step, shares, around = (figure.add_subplot(grid[place]) for place in ((0, 0), (1, 0), (slice(None), 1)))
+    by_step, shares, around = (figure.add_subplot(grid[cell]) for cell in ((0, 0), (1, 0), (slice(None), 1)))
     steps = np.arange(len(data.energies))
-    whose = "true token alone" if data.has_target else "likeliest token alone"
+    target_label = "true token alone" if data.has_target else "likeliest token alone"
     by_step.plot(steps, data.energies, color="C0", marker="o", label="prediction")
-    by_step.axhline(data.target_energy, color=TARGET_COLOUR, linestyle="--", label=whose)
+    by_step.axhline(data.target_energy, color=TARGET_COLOUR, linestyle="--", label=target_label)
     by_step.set_ylabel("energy (the model's own unit)")
     for token, color in zip(top_tokens(data), ("C0", "C4", "C5", "C7", "C8"), strict=False):
         true = data.has_target and token == data.target
@@ -277,16 +281,16 @@ def draw(data: LandscapeData, tokens: list[int], tokenizer: Tokenizer, file: obj
         panel.legend(fontsize="small", framealpha=0.9)
         for side in ("top", "right"):
             panel.spines[side].set_visible(False)
-    draw_plane(data, around, whose)
-    predicted = f"predicted {name(int(data.probabilities[-1].argmax()))}"
-    outcome = f"{predicted}, true {name(data.target)}" if data.has_target else predicted
+    draw_plane(data, around, target_label)
     context = safe(context_end(tokens, tokenizer, "ascii"))
-    figure.suptitle(f"after  {context}\n{outcome}", x=0.01, ha="left", family="monospace", fontsize="medium")
+    figure.suptitle(
+        f"after  {context}\n{outcome(data, name)}", x=0.01, ha="left", family="monospace", fontsize="medium"
+    )
     figure.savefig(file, dpi=120, format="png")
     plots.close(figure)
 
 
-def draw_plane(data: LandscapeData, panel: Any, whose: str) -> None:
+def draw_plane(data: LandscapeData, panel: Any, target_label: str) -> None:
     """Filled contours of the energy with the path, and the triangle within which a point is a mixture of the three."""
     filled = panel.contourf(data.across, data.up, data.heights, levels=24, cmap="viridis")
     panel.contour(data.across, data.up, data.heights, levels=24, colors="white", linewidths=0.3, alpha=0.5)
@@ -298,17 +302,17 @@ def draw_plane(data: LandscapeData, panel: Any, whose: str) -> None:
     for step in label_positions(data.path, 0.04 * float(np.ptp(data.across))):
         offset: dict[str, Any] = {"xytext": (4, -13), "textcoords": "offset points", "zorder": 6}
         panel.annotate(str(step), data.path[step], color="white", fontsize="small", **offset)
-    marks = (("o", "start", "white"), ("s", "end", "C3"), ("*", whose, TARGET_COLOUR))
-    for (mark, label, color), place in zip(marks, data.corners, strict=True):
+    marks = (("o", "start", "white"), ("s", "end", "C3"), ("*", target_label, TARGET_COLOUR))
+    for (mark, label, color), corner in zip(marks, data.corners, strict=True):
         size = 17 if mark == "*" else 9
         style = {"marker": mark, "color": color, "markersize": size, "markeredgecolor": "black", "linestyle": "none"}
-        panel.plot(*place, label=label, zorder=5, **style)
+        panel.plot(*corner, label=label, zorder=5, **style)
     panel.set_aspect("equal")
     panel.set_xlabel("from start to end, distance of embeddings")
-    panel.set_ylabel(f"across, towards the {whose.removesuffix(' alone')}")
+    panel.set_ylabel(f"across, towards the {target_label.removesuffix(' alone')}")
     last = "; the last landscape" if data.landscapes > 1 else ""
     last += ", without entropy" if data.entropy else ""
-    panel.set_title(f"energy in the plane of start, end and {whose}{last}", fontsize="medium")
+    panel.set_title(f"energy in the plane of start, end and {target_label}{last}", fontsize="medium")
     panel.legend(
         fontsize="small",
         facecolor="0.6",
@@ -319,7 +323,8 @@ def draw_plane(data: LandscapeData, panel: Any, whose: str) -> None:
         columnspacing=1.2,
     )
     if data.distance_off_plane > 0.01 * float(np.ptp(data.across)):
-        note = f"between its ends the walk leaves the plane by up to {data.distance_off_plane:.2g}; drawn is its shadow"
+        distance = f"{data.distance_off_plane:.2g}"
+        note = f"between its ends the walk leaves the plane by up to {distance}; its projection is drawn"
         panel.text(0.01, 0.01, note, transform=panel.transAxes, fontsize="x-small", color="white")
 
 

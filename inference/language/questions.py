@@ -124,7 +124,7 @@ class QuestionAnswerer:
         answers: list[list[int]] = [[] for _ in prompts]
         finished = [False] * len(prompts)
         active = list(range(len(prompts)))
-        decoder = make_decoder(self.loaded.model, self.plan, prompts, room=settings.infer_max_gen_len)
+        decoder = make_decoder(self.loaded.model, self.plan, prompts, max_new_tokens=settings.infer_max_gen_len)
         for index in range(settings.infer_max_gen_len):
             uniform_B = torch.tensor([uniforms[number].at(index) for number in active], dtype=torch.float64)
             tokens = draw(decoder.predict().logits, uniform_B, sampling).tolist()
@@ -152,8 +152,8 @@ class QuestionAnswerer:
         for first in range(0, len(pairs), self.batch_size):
             likelihoods += self.log_likelihoods(pairs[first : first + self.batch_size])
         likelihood = iter(likelihoods)
-        scored = [[(next(likelihood), choice.strip()) for choice in options] for options in choices]
-        return [max(options, key=lambda pair: pair[0])[1] if options else None for options in scored]
+        scores = [[(next(likelihood), choice.strip()) for choice in options] for options in choices]
+        return [max(options, key=lambda pair: pair[0])[1] if options else None for options in scores]
 
     def log_likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
         """The log-likelihood of each continuation after its prompt, in nats."""
@@ -162,7 +162,9 @@ class QuestionAnswerer:
         if not active:
             return sums
         longest = max(len(continuation) for _, continuation in pairs)
-        decoder = make_decoder(self.loaded.model, self.plan, [pairs[number][0] for number in active], room=longest)
+        decoder = make_decoder(
+            self.loaded.model, self.plan, [pairs[number][0] for number in active], max_new_tokens=longest
+        )
         for index in range(longest):
             log_BV = decoder.predict().logits.double().log_softmax(-1)
             tokens = [pairs[number][1][index] for number in active]

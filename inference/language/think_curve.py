@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,19 +15,34 @@ from torch.nn import functional as F
 from config.settings import Inference, Transformer
 from config.twin import baseline_config
 from core.errors import UserError
-from core.files import write_atomically, write_text
+from core.files import write_atomically
 from core.progress import progress
 from inference.intervals import bootstrap
 from inference.language.flops import WalkCost, forward_flops, walk_cost
-from inference.language.text_loss import TextSample, shifted_text, validation_text
 from inference.language.think_curve_report import caption, draw, report
+from inference.language.think_curve_texts import TextSample, shifted_text, validation_text
 from inference.language.walk import token_walk
-from inference.loading import Loaded, ModelFlags, find_run, load, output_folder
-from inference.think_curve import Curve, Point, model_with_energy, plan_of_steps, print_lines
+from inference.loading import Loaded, ModelFlags, load, output_folder
+from inference.think_curve import (
+    Curve,
+    Point,
+    find_baseline,
+    model_with_energy,
+    plan_of_steps,
+    print_lines,
+    step_points,
+    task_problem,
+    write_csv,
+)
 from inference.thinking import WalkPlan, candidate_score, starts_at_random
 from models.energy_model import Contexts, EnergyModel
 from models.language import EnergyLM, LanguageModel
 from tasks.language_commands import ThinkCurveFlags
+
+CSV_HEADER = (
+    *("text", "model", "steps", "candidates", "seed", "loss", "low", "high"),
+    *("passes", "flops_per_token", "ratio"),
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ class ThinkCurveResult:
 
     @property
     def step_points(self) -> list[Point]:
-        return [(step, 1) for step in range(1, self.steps + 1)]
+        return step_points(self.steps)
 
     def candidate_points(self, steps: int) -> list[Point]:
         return [(steps, candidate) for candidate in range(1, self.candidates + 1)]
@@ -80,7 +93,7 @@ class ThinkCurveResult:
 def main(model: ModelFlags, command: ThinkCurveFlags, inference: Inference) -> int:
     loaded = load(model)
     energy_model: EnergyLM = model_with_energy(loaded, command.steps)
-    thinking = energy_model.walk_settings
+    settings = energy_model.walk_settings
     choice = inference.infer_energy_sampling_technique
     if command.candidates == 1 and choice != Inference().infer_energy_sampling_technique:
         raise UserError(
@@ -88,67 +101,51 @@ def main(model: ModelFlags, command: ThinkCurveFlags, inference: Inference) -> i
             "remove it, or ask for more."
         )
     folder = output_folder(loaded, inference)
-    baseline = find_baseline(model, command, loaded)
+    baseline = find_transformer(model, command, loaded)
     texts = [validation_text(loaded, command.tokens), shifted_text(loaded, command.shifted, command.tokens)]
     plan = plan_of_steps(energy_model, inference, command.steps)
     plans = [replace(plan, seed=model.seed + number) for number in range(command.seeds)]
     candidates = command.candidates
-    if not starts_at_random(thinking) and not any(float(step.noise) for step in plan.steps):
+    if not starts_at_random(settings) and not any(float(step.noise) for step in plan.steps):
         print("Nothing is drawn at random here (the walk starts without noise): one seed, one candidate.")
         plans, candidates = plans[:1], 1
     result = ThinkCurveResult(
         curves=[],
         cost=walk_cost(energy_model, plan, texts[0].rows.shape[1] - 1),
         baseline=baseline,
-        evaluation_steps=thinking.steps,
-        training_steps=(thinking.step_counts[0], thinking.step_counts[-1]),
+        evaluation_steps=settings.steps,
+        training_steps=(settings.step_counts[0], settings.step_counts[-1]),
         steps=command.steps,
         candidates=candidates,
         seeds=[plan.seed for plan in plans],
         choice=choice,
     )
-    rounds = sum(-(-len(text.rows) // command.batch_size) for text in texts)
-    with progress("Thinking", "steps", rounds * len(plans) * candidates * result.steps) as advance:
+    num_batches = sum(-(-len(text.rows) // command.batch_size) for text in texts)
+    with progress("Thinking", "steps", num_batches * len(plans) * candidates * result.steps) as advance:
         for text in texts:
             result.curves.append(measure_curve(result, energy_model, plans, text, command.batch_size, advance))
     about = f"{loaded.name}, training step {loaded.step:,}"
-    write_csv(folder / "think_curve.csv", result)
+    write_csv(folder / "think_curve.csv", CSV_HEADER, result.curves, result.seeds, partial(csv_fields, result))
     write_atomically(folder / "think_curve.png", lambda file: draw(result, about, file))
     print_lines(f"{about}: loss in nats per token", *report(result), "", *caption(result))
     print(f"drawn in {folder / 'think_curve.png'}, numbers in {folder / 'think_curve.csv'}")
     return 0
 
 
-def find_baseline(model: ModelFlags, command: ThinkCurveFlags, loaded: Loaded) -> Baseline:
-    """--baseline, or the Transformer++ that --compare_baseline trained beside the run, if it can be compared."""
-    twin = baseline_config(loaded.config)
+def find_transformer(model: ModelFlags, command: ThinkCurveFlags, loaded: Loaded) -> Baseline:
+    """The Transformer++ to compare with; the FLOPs of an untrained one where there is none."""
     length = loaded.config[Transformer].context_length
-    if command.baseline is not None:
-        path = find_run(command.baseline, model.logs_dir, "--baseline")
-        other = load(replace(model, run=str(path), ckpt=None))
-        if problem := comparison_problem(other, loaded):
-            raise UserError(f"--baseline is {command.baseline!r}: {problem}.")
-        return Baseline(other, forward_flops(other.model.network, length))
-    logs = str(loaded.folder.path.parent.parent) if loaded.folder else model.logs_dir
-    try:
-        path = find_run(twin.run.run_name, logs, "--baseline")
-        other = load(replace(model, run=str(path), ckpt=None))
-        problem = comparison_problem(other, loaded)
-        if problem is None:
-            return Baseline(other, forward_flops(other.model.network, length))
-        reason = f"the run {path.name} does not serve: {problem}"
-    except UserError:
-        reason = (
-            f"there is no trained run {twin.run.run_name} (--compare_baseline trains it), and --baseline names no other"
-        )
-    untrained = loaded.task.model(twin, loaded.task.spec(loaded.config, loaded.run))
-    return Baseline(None, forward_flops(untrained.network, length), reason)
+    baseline, missing_reason = find_baseline(loaded, model, command.baseline, comparison_problem)
+    if baseline is not None:
+        return Baseline(baseline, forward_flops(baseline.model.network, length))
+    untrained = loaded.task.model(baseline_config(loaded.config), loaded.task.spec(loaded.config, loaded.run))
+    return Baseline(None, forward_flops(untrained.network, length), missing_reason)
 
 
 def comparison_problem(other: Loaded, loaded: Loaded) -> str | None:
-    """Why the losses of another run's model cannot be compared with this one's, and what to do."""
-    if other.task.name != loaded.task.name:
-        return f"its task is {other.task.name}, and not {loaded.task.name}; choose another run"
+    """Why the losses of another run cannot be compared with those of this one, and what to do."""
+    if problem := task_problem(other, loaded):
+        return problem
     if isinstance(other.model, EnergyModel):
         return "it is an EBT; choose a run of --model_name baseline_transformer"
     if other.processor.fingerprint != loaded.processor.fingerprint:
@@ -238,38 +235,20 @@ def losses_by_row(model: LanguageModel, targets_BS: Tensor, logits_BSV: Tensor) 
     return torch.stack([F.cross_entropy(y.float(), t, ignore_index=model.pad_id, reduction="none") for y, t in pairs])
 
 
-def write_csv(path: Path, result: ThinkCurveResult) -> None:
-    """A row for each point and seed, and one with the mean of all seeds and its interval."""
-    file = io.StringIO()
-    names = (
-        "text",
-        "model",
-        "steps",
-        "candidates",
-        "seed",
-        "loss",
-        "low",
-        "high",
-        "passes",
-        "flops_per_token",
-        "ratio",
-    )
-    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    for curve in result.curves:
-        lines: list[tuple[dict[str, Any], int]] = []
-        for point, column in curve.columns.items():
-            about = {"model": "ebt", "steps": point[0], "candidates": point[1], "passes": result.cost.passes(*point)}
-            flops, ratio = result.cost.flops(*point), result.relative_flops(point)
-            about |= {"flops_per_token": round(flops), "ratio": f"{ratio:.4g}"}
-            lines.append((about, column))
-        if curve.baseline is not None:
-            about = {"model": "Transformer++", "flops_per_token": round(result.baseline.flops), "ratio": 1}
-            lines.append((about, curve.baseline))
-        for about, column in lines:
-            seeds = result.seeds if column != curve.baseline else []  # a Transformer++ draws nothing
-            for seed, loss in zip(seeds, curve.by_seed[:, column], strict=False):
-                writer.writerow({"text": curve.text.kind, **about, "seed": seed, "loss": f"{loss:.6f}"})
-            mean, low, high = (f"{value:.6f}" for value in curve.loss(column))
-            writer.writerow({"text": curve.text.kind, **about, "seed": "mean", "loss": mean, "low": low, "high": high})
-    write_text(path, file.getvalue())
+def csv_fields(result: ThinkCurveResult, curve: Curve) -> dict[int, dict[str, Any]]:
+    """By column: which model it is, its steps and candidates, and what they cost."""
+    fields: dict[int, dict[str, Any]] = {}
+    for point, column in curve.columns.items():
+        steps, candidates = point
+        fields[column] = {
+            "model": "ebt",
+            "steps": steps,
+            "candidates": candidates,
+            "passes": result.cost.passes(steps, candidates),
+            "flops_per_token": round(result.cost.flops(steps, candidates)),
+            "ratio": f"{result.relative_flops(point):.4g}",
+        }
+    if curve.baseline is not None:
+        flops = round(result.baseline.flops)
+        fields[curve.baseline] = {"model": "Transformer++", "flops_per_token": flops, "ratio": 1}
+    return fields

@@ -12,7 +12,7 @@ from inference.intervals import SAMPLES
 from inference.think_curve import (
     Curve,
     Point,
-    as_distance,
+    absolute_value,
     describe_shift,
     describe_steps,
     picture_text,
@@ -20,18 +20,25 @@ from inference.think_curve import (
     verdict,
     wrap,
 )
-from runs.pictures import FAINT, GREY, SHADE, pyplot
+from runs.pictures import FAINT, GREY, pyplot
+from tasks.show.walk import mark_steps
 
 if TYPE_CHECKING:
     from inference.language.think_curve import ThinkCurveResult
+
+CHOICES = {
+    "min": "the one of lowest energy is selected",
+    "max_gap": "the one whose energy fell most is selected",
+    "max": "the one of highest energy is selected, to see what the energy is worth",
+}
 
 
 def report(result: ThinkCurveResult) -> list[str]:
     """The tables of every text, each with a verdict in words."""
     lines = []
     for curve in result.curves:
-        rows = curve.text.rows
-        lines += ["", f"{curve.text.kind.upper()}  {curve.text.name}, {len(rows)} rows of {rows.shape[1] - 1} tokens"]
+        sample, (rows, length) = curve.sample, curve.sample.rows.shape
+        lines += ["", f"{sample.kind.upper()}  {sample.name}, {rows} rows of {length - 1} tokens"]
         lines += table(result, curve, result.step_points, "steps")
         for steps in result.selection_steps:
             lines += ["", f"  candidates after {plural(steps, 'step')}, {CHOICES[result.choice]}"]
@@ -42,13 +49,6 @@ def report(result: ThinkCurveResult) -> list[str]:
         if curve.baseline is not None:
             lines += wrap(describe_baseline(result, curve))
     return [*lines, "", *wrap(describe_shift(result.curves, result.steps, "text"))]
-
-
-CHOICES = {
-    "min": "the one of least energy is believed",
-    "max_gap": "the one whose energy fell most is believed",
-    "max": "the one of most energy is believed, to see what the energy is worth",
-}
 
 
 def table(result: ThinkCurveResult, curve: Curve, points: list[Point], unit: str) -> list[str]:
@@ -86,12 +86,12 @@ def describe_baseline(result: ThinkCurveResult, curve: Curve) -> str:
     assert curve.baseline is not None
     best = curve.best(list(curve.columns)[1:])
     gain = curve.gain(curve.columns[best], curve.baseline, len(curve.columns) - 1)
-    side = "below" if gain.low > 0 else "above" if gain.high < 0 else "not told apart from"
+    side = "below" if gain.low > 0 else "above" if gain.high < 0 else "not distinguishable from"
     ratio = f"{result.relative_flops(best):.1f} times the FLOPs"
     point = f"{plural(best[0], 'step')}, {plural(best[1], 'candidate')}, {ratio}"
     return (
         f"Transformer++: {curve.means[curve.baseline]:.4f}. "
-        f"The EBT's best ({point}) is {side} it, by {as_distance(gain)}."
+        f"The EBT's best ({point}) is {side} it, by {absolute_value(gain)}."
     )
 
 
@@ -126,7 +126,7 @@ def draw(result: ThinkCurveResult, about: str, file: object) -> None:
             draw_candidates(result, curve, row[1])
         draw_compute(result, curve, row[-1])
         level = curve.loss(curve.columns[result.evaluation_steps, 1]).half
-        row[0].set_title(picture_text(f"{curve.text.kind}: {curve.text.name}"), loc="left", fontweight="bold")
+        row[0].set_title(picture_text(f"{curve.sample.kind}: {curve.sample.name}"), loc="left", fontweight="bold")
         row[-1].set_title(f"all levels together: ±{level:.3f}", loc="right", fontsize="small")
         for panel in (row[0], row[-1]):
             panel.set_ylabel("loss, nats per token")
@@ -159,20 +159,14 @@ def picture_caption(result: ThinkCurveResult) -> str:
 
 
 def draw_steps(result: ThinkCurveResult, curve: Curve, panel: Any) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    fewest, most = result.training_steps
-    if most > fewest:
-        panel.axvspan(fewest, most, **SHADE, label=f"trained with {fewest} to {most}")
-    panel.axvline(result.evaluation_steps, color=GREY, linestyle=":", label=f"evaluated with {result.evaluation_steps}")
+    mark_steps(panel, result.evaluation_steps, result.training_steps)
     limits = draw_line(
         result, curve, panel, result.step_points, [point[0] for point in result.step_points], "C0", "1 candidate"
     )
     each = result.cost.passes_per_step
     panel.set_xlabel("steps, each a pass of the prediction stream" if each == 1 else f"steps of {each} passes each")
-    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.set_xlim(left=0.5)
-    finish(result, curve, panel, [limits])
+    finish_panel(result, curve, panel, [limits])
 
 
 def draw_candidates(result: ThinkCurveResult, curve: Curve, panel: Any) -> None:
@@ -211,7 +205,7 @@ def draw_compute(result: ThinkCurveResult, curve: Curve, panel: Any) -> None:
     panel.xaxis.set_minor_formatter(lambda value, _: f"{value:g}x" if f"{value:g}"[0] in "25" else "")
     flops = format_amount(result.baseline.flops, "FLOPs")
     panel.set_xlabel(f"compute per token, in forward passes of a Transformer++ ({flops})", fontsize="small")
-    finish(result, curve, panel, limits)
+    finish_panel(result, curve, panel, limits)
 
 
 def draw_line(
@@ -219,7 +213,7 @@ def draw_line(
     curve: Curve,
     panel: Any,
     points: list[Point],
-    places: Sequence[float],
+    x_values: Sequence[float],
     color: str,
     label: str,
 ) -> list[float]:
@@ -230,27 +224,27 @@ def draw_line(
     gains = [curve.gain(column, anchor) for column in columns]
     level = curve.means[anchor]
     low, high = [level - gain.high for gain in gains], [level - gain.low for gain in gains]
-    panel.fill_between(places, low, high, color=color, alpha=0.18, linewidth=0)
-    panel.plot(places, losses, color=color, marker="o", markersize=4, label=label)
+    panel.fill_between(x_values, low, high, color=color, alpha=0.18, linewidth=0)
+    panel.plot(x_values, losses, color=color, marker="o", markersize=4, label=label)
     return [value for value in (*losses, *low, *high) if np.isfinite(value)]
 
 
-def finish(result: ThinkCurveResult, curve: Curve, panel: Any, lines: list[list[float]]) -> None:
+def finish_panel(result: ThinkCurveResult, curve: Curve, panel: Any, lines: list[list[float]]) -> None:
     """Add the line of the Transformer++, limits that a diverging walk does not stretch, and the legend."""
-    flat = [] if curve.baseline is None else [curve.means[curve.baseline]]
+    levels = [] if curve.baseline is None else [curve.means[curve.baseline]]
     values = [value for line in lines for value in line]
-    beyond = None
+    note = None
     if values:
-        bottom, start = min(values + flat), max(lines[0][:1] + flat)
-        top = min(max(values + flat), start + 2 * max(start - bottom, 0.05))
+        bottom, start = min(values + levels), max(lines[0][:1] + levels)
+        top = min(max(values + levels), start + 2 * max(start - bottom, 0.05))
         margin = 0.06 * (top - bottom or 1)
         if max(values) > top + margin:
-            beyond = "goes on above this panel"
+            note = "goes on above this panel"
         panel.set_ylim(bottom - margin, top + margin)
     if curve.baseline is not None:
         anchor = curve.columns[result.evaluation_steps, 1]
         gain = curve.gain(curve.baseline, anchor)
         band = [curve.means[anchor] - gain.high, curve.means[anchor] - gain.low]
         panel.axhspan(*band, color="C3", alpha=0.1, linewidth=0)
-        panel.axhline(flat[0], color="C3", linestyle="--", label=f"Transformer++, {flat[0]:.3f}")
-    panel.legend(fontsize="small", framealpha=0.9, title=beyond, title_fontsize="small")
+        panel.axhline(levels[0], color="C3", linestyle="--", label=f"Transformer++, {levels[0]:.3f}")
+    panel.legend(fontsize="small", framealpha=0.9, title=note, title_fontsize="small")

@@ -1,5 +1,4 @@
-"""Careful walks at positions of texts: all noise is a function of the position, so that predictions are
-batch-invariant."""
+"""Walks at positions of texts. All noise is a function of the position, so that predictions are batch-invariant."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from inference.thinking import WalkPlan, WalkState, best_candidate, careful_walk, last_state
+from inference.thinking import WalkPlan, WalkState, best_candidate, inference_walk, last_state
 from models.energy_transformer import Context
 from models.language import EnergyLM
 from models.noise import keyed_normal, noise_key
@@ -17,14 +16,14 @@ from models.noise import keyed_normal, noise_key
 
 def start_of_walk(model: EnergyLM, context: Callable[[], Context], like: Tensor, noise: Callable[[], Tensor]) -> Tensor:
     """Where the walks begin. context: of the first step; like: zeros of the shape of y; noise: standard normal."""
-    thinking = model.walk_settings
+    settings = model.walk_settings
     y_BNV = like
-    if thinking.start == "prior":
+    if settings.start == "prior":
         prior_BND = context().prior
         assert prior_BND is not None
         y_BNV = model.network.to_vocabulary(prior_BND).expand_as(y_BNV)
-    if thinking.start != "zeros" and thinking.noise_scale:
-        y_BNV = y_BNV + thinking.noise_scale * noise()
+    if settings.start != "zeros" and settings.noise_scale:
+        y_BNV = y_BNV + settings.noise_scale * noise()
     return y_BNV
 
 
@@ -36,10 +35,10 @@ def token_walk(
     plan: WalkPlan,
     candidates_BN: Tensor | int = 0,
 ) -> Iterator[WalkState]:
-    """A careful walk at N places of each row; y is [B, N, V], energies are [B, N].
+    """Walk at N positions of each row; y is [B, N, V], energies are [B, N].
 
-    positions: of the last token that a prediction sees; candidates: which of its walks this is. These two and the
-    plan's seed determine all noise.
+    positions: of the last token that a prediction sees; candidates: the candidate's number. These two and the plan's
+    seed determine all noise.
     """
     embedding_VD = model.network.prediction_embedding
 
@@ -49,7 +48,7 @@ def token_walk(
 
     zeros_BNV = embedding_VD.new_zeros(*positions_BN.shape, len(embedding_VD))
     start_BNV = start_of_walk(model, partial(context_of, plan.steps[0].landscape), zeros_BNV, partial(noise, 0))
-    yield from careful_walk(model, context_of, start_BNV, plan, noise)
+    yield from inference_walk(model, context_of, start_BNV, plan, noise)
 
 
 @torch.no_grad()

@@ -19,11 +19,11 @@ from tasks.show.walk import show_walk
 
 POSITIONS = 1024  # of held-out text
 PROMPT_BYTES, SAMPLE_TOKENS, TEMPERATURE = 64, 160, 0.8
-SEARCHED = 1_000_000  # tokens in which a document for the sample is searched
+MAX_SEARCHED = 1_000_000  # tokens in which a document for the sample is searched
 
 
 def show_language(showing: Showing) -> None:
-    """Print and draw what the model does with held-out text."""
+    """Print and draw what the model does with held-out text. A part that fails is reported, and the next one runs."""
     config, model = showing.config, showing.model
     rows = -(-POSITIONS // config[Transformer].context_length)
     rows_BS = held_out_rows(showing.data, min(rows, config.trainer.batch_size_per_device)).to(model.device)
@@ -43,8 +43,8 @@ def held_out_rows(data: DataModule, count: int) -> Tensor:
 
 def show_ranking(showing: Showing, model: EnergyLM, rows_BS: Tensor) -> None:
     text = showing.data.rows["train"].tokens
-    places = torch.randint(len(text), rows_BS[:, 1:].shape, generator=torch.Generator().manual_seed(0))
-    others_BS = torch.from_numpy(text[places.numpy()].astype(np.int64)).to(rows_BS.device)
+    indices = torch.randint(len(text), rows_BS[:, 1:].shape, generator=torch.Generator().manual_seed(0))
+    others_BS = torch.from_numpy(text[indices.numpy()].astype(np.int64)).to(rows_BS.device)
     share, count = ranking(model, rows_BS, others_BS)
     showing.say(f"\nthe true token has the lower energy at {share:.0%} of {count:,} held-out positions")
     showing.say("  (against another token, drawn from the training text as often as it occurs there)")
@@ -54,8 +54,8 @@ def show_sample(showing: Showing) -> None:
     data, model = showing.data, showing.model
     rows, tokenizer = data.rows["valid"], data.processor
     per_byte = rows.num_units / max(1, rows.num_bytes)
-    prompt = beginning(rows.tokens[:SEARCHED], tokenizer.separator_id, max(1, round(PROMPT_BYTES * per_byte)))
-    drawn = sample(
+    prompt = beginning(rows.tokens[:MAX_SEARCHED], tokenizer.separator_id, max(1, round(PROMPT_BYTES * per_byte)))
+    tokens = sample(
         model,
         torch.from_numpy(prompt.astype(np.int64)).to(model.device),
         SAMPLE_TOKENS,
@@ -64,16 +64,16 @@ def show_sample(showing: Showing) -> None:
         temperature=TEMPERATURE,
     )
     showing.say(f"\na sample: the beginning of a held-out document, continued at temperature {TEMPERATURE}")
-    texts = {"given": tokenizer.decode(prompt), "sample": tokenizer.decode(drawn.cpu().numpy())}
+    texts = {"prompt": tokenizer.decode(prompt), "sample": tokenizer.decode(tokens.cpu().numpy())}
     for name, text in texts.items():
         showing.say("\n".join(f"  {name:6} | {line}" for line in printable_lines(text, sys.stdout.encoding)))
     append_row(
-        showing.folder / "samples.jsonl", {"step": showing.step, "prompt": texts["given"], "text": texts["sample"]}
+        showing.folder / "samples.jsonl", {"step": showing.step, "prompt": texts["prompt"], "text": texts["sample"]}
     )
 
 
 def beginning(tokens: np.ndarray, separator_id: int, length: int) -> np.ndarray:
-    """The separator and first tokens of the first document longer than that, or of the longest one."""
+    """The separator and the first `length` tokens of the first document that is longer, or of the longest one."""
     starts = np.flatnonzero(tokens == separator_id)
     lengths = np.diff(np.append(starts, len(tokens))) - 1
     long_enough = np.flatnonzero(lengths > length)

@@ -43,7 +43,7 @@ def toy_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def toy_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def toy_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(TOY))
 
 
@@ -115,10 +115,11 @@ def test_think_curve(
 
 def test_a_command_that_its_task_does_not_have(toy_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--run", str(toy_run), "--prompt", "x"]) == 2
-    offer = "is a toylab.mixture run: it offers evaluate and think-curve."
-    assert capsys.readouterr().err.strip() == f"--run {toy_run} {offer}"
+    offer = "choose evaluate or think-curve, or another run."
+    assert capsys.readouterr().err.strip() == f"--run {toy_run} is a toylab.mixture run, which has no generate: {offer}"
     assert main(["landscape", "--logs_dir", str(toy_run.parent.parent)]) == 2
-    assert capsys.readouterr().err.strip() == f"The newest run {offer}"
+    newest = "The newest run is a toylab.mixture run, which has no landscape"
+    assert capsys.readouterr().err.strip() == f"{newest}: {offer}"
 
 
 @dataclass(frozen=True)

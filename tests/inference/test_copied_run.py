@@ -85,12 +85,12 @@ def test_a_folder_of_an_earlier_version_finds_its_tokenizer_with_its_dataset(
     (old / "tokenizer.json").write_text("damaged")
     command = ["generate", "--run", str(old), "--prompt", "The ", "--infer_max_gen_len", "3", "--infer_temp", "0"]
     assert main(command) == 2 and "no such file or folder" in capsys.readouterr().err
-    place = Path(json.loads((old / "config.json").read_text())["data"]["dataset_dir"])
-    place.symlink_to(dataset)
+    data_path = Path(json.loads((old / "config.json").read_text())["data"]["dataset_dir"])
+    data_path.symlink_to(dataset)
     try:
         assert main(command) == 0
         text = capsys.readouterr().out
         assert main([*command[:2], str(copy), *command[3:]]) == 0
         assert capsys.readouterr().out == text
     finally:
-        place.unlink()
+        data_path.unlink()

@@ -80,10 +80,10 @@ def test_cached_is_uncached(
     if kind != "transformer":
         if kind == "as trained by default" and "infer_langevin_dynamics_noise" not in options:
             candidates = 1
-        wanted = Inference(infer_ebt_num_steps=steps, infer_generated_samples=candidates, **options)
-        plan = plan_from_flags(model, wanted, seed)
+        inference = Inference(infer_ebt_num_steps=steps, infer_generated_samples=candidates, **options)
+        plan = plan_from_flags(model, inference, seed)
     texts = [text_of(length, number) for number, length in enumerate(lengths)]
-    decoder = make_decoder(model, plan, texts, room=3)
+    decoder = make_decoder(model, plan, texts, max_new_tokens=3)
     for round_ in range(3):
         logits_BV = decoder.predict().logits
         for row, text in enumerate(decoder.texts):
@@ -93,36 +93,36 @@ def test_cached_is_uncached(
 
 @pytest.mark.parametrize("kind", ENERGIES)
 def test_candidates_share_a_text_and_see_nothing_of_each_other(kind: str) -> None:
-    """Each is the walk that it is alone; the least energy of all is believed."""
+    """Each is the walk that it is alone; that of the lowest energy is selected."""
     model = energy_model_of(kind)
-    wanted = Inference(infer_ebt_num_steps=3, infer_generated_samples=4, infer_langevin_dynamics_noise=0.5)
-    plan = plan_from_flags(model, wanted, seed=2)
+    inference = Inference(infer_ebt_num_steps=3, infer_generated_samples=4, infer_langevin_dynamics_noise=0.5)
+    plan = plan_from_flags(model, inference, seed=2)
     assert plan is not None
     texts = [text_of(length, length) for length in (3, 8)]
     decoder = make_decoder(model, plan, texts, 1)
     assert isinstance(decoder, EnergyDecoder)
     prediction = decoder.predict()
     result = prediction.candidates
-    assert result is not None and prediction.chosen is not None and result.y.shape == (2, 4, VOCABULARY)
+    assert result is not None and prediction.selection is not None and result.y.shape == (2, 4, VOCABULARY)
     for row, text in enumerate(texts):
         tokens_1S = torch.tensor([text])
         contexts, places_1S = model.contexts(tokens_1S), torch.arange(len(text))[None]
         for candidate in range(4):
             alone = last_state(token_walk(model, contexts, places_1S, plan, candidate))
             for name in ("y", "first_energy", "energy"):
-                found, expected = getattr(result, name)[row, candidate], getattr(alone, name)[0, -1]
-                torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+                actual, expected = getattr(result, name)[row, candidate], getattr(alone, name)[0, -1]
+                torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
     assert torch.cdist(result.y, result.y)[:, *torch.triu_indices(4, 4, 1)].min() > 1e-3
-    assert torch.equal(prediction.chosen, result.energy.argmin(1))
-    assert torch.equal(prediction.logits, result.y[torch.arange(2), prediction.chosen])
+    assert torch.equal(prediction.selection, result.energy.argmin(1))
+    assert torch.equal(prediction.logits, result.y[torch.arange(2), prediction.selection])
     for choice in ("max", "max_gap"):
         other = make_decoder(model, replace(plan, choice=choice), texts, 1).predict()
-        assert other.chosen is not None
-        assert torch.equal(other.chosen, candidate_score(result.first_energy, result.energy, choice).argmax(1))
+        assert other.selection is not None
+        assert torch.equal(other.selection, candidate_score(result.first_energy, result.energy, choice).argmax(1))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_text_is_alone_in_any_company(kind: str) -> None:
+def test_predictions_are_batch_invariant(kind: str) -> None:
     model = model_of(kind)
     texts, longer = [text_of(length, length) for length in (5, 2, 9)], text_of(CONTEXT, 4)
     plan = plan_from_flags(
@@ -144,21 +144,21 @@ def test_an_evaluation_predicts_the_same(kind: str) -> None:
     text = text_of(CONTEXT, 1)
     logits_SV = model(torch.tensor([text]))[0]
     for length in (1, 5, CONTEXT):
-        found = make_decoder(model, plan_from_flags(model, Inference()), [text[:length]], 0).predict().logits[0]
-        torch.testing.assert_close(found, logits_SV[length - 1], rtol=1e-9, atol=1e-9)
+        actual = make_decoder(model, plan_from_flags(model, Inference()), [text[:length]], 0).predict().logits[0]
+        torch.testing.assert_close(actual, logits_SV[length - 1], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_full_context_goes_on_with_its_newer_half(kind: str) -> None:
     model = model_of(kind)
     plan = plan_from_flags(model, Inference())
-    decoder = make_decoder(model, plan, [text_of(CONTEXT - 1, 0), text_of(3, 1)], room=100)
+    decoder = make_decoder(model, plan, [text_of(CONTEXT - 1, 0), text_of(3, 1)], max_new_tokens=100)
     for number in range(2 * CONTEXT):
-        found = decoder.predict().logits
+        actual = decoder.predict().logits
         for row, text in enumerate(decoder.texts):
             window = text[-int(decoder.lengths[row]) :]
             assert CONTEXT // 2 <= len(window) <= CONTEXT or len(text) == len(window)
-            torch.testing.assert_close(found[row], uncached(model, plan, window), rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(actual[row], uncached(model, plan, window), rtol=1e-9, atol=1e-9)
         decoder.append(torch.tensor([1 + number % 5, 1 + number % 7]))
 
 
@@ -166,8 +166,8 @@ def test_a_full_context_goes_on_with_its_newer_half(kind: str) -> None:
 def test_a_text_longer_than_the_context_is_read_from_its_end(kind: str) -> None:
     model = model_of(kind)
     plan, text = plan_from_flags(model, Inference()), text_of(3 * CONTEXT, 0)
-    found = make_decoder(model, plan, [text], 5).predict().logits[0]
-    torch.testing.assert_close(found, uncached(model, plan, text[-CONTEXT:]), rtol=1e-9, atol=1e-9)
+    actual = make_decoder(model, plan, [text], 5).predict().logits[0]
+    torch.testing.assert_close(actual, uncached(model, plan, text[-CONTEXT:]), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", SOME)
@@ -180,8 +180,8 @@ def test_texts_that_are_done_leave(kind: str) -> None:
     decoder.append(torch.tensor([6, 7]))
     assert decoder.texts == [[*texts[2], 5, 6], [*texts[0], 3, 7]]
     for row, text in enumerate(decoder.texts):
-        found = decoder.predict().logits[row]
-        torch.testing.assert_close(found, uncached(model, plan, text), rtol=1e-9, atol=1e-9)
+        actual = decoder.predict().logits[row]
+        torch.testing.assert_close(actual, uncached(model, plan, text), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("recipe", ("laptop", "residual"))
@@ -190,8 +190,10 @@ def test_no_graph_is_kept(conditioning: str, recipe: str, monkeypatch: pytest.Mo
     model = built(f"--ebt_type {conditioning} --recipe {recipe}").requires_grad_(True)
     # its backward is the second derivative; at inference nothing may prepare for one
     monkeypatch.setattr(prediction_attention, "_AttendGrad", None)
-    wanted = Inference(infer_generated_samples=2, infer_accept_lower_energies=True, infer_langevin_dynamics_noise=0.3)
-    plan = plan_from_flags(model, wanted)
+    inference = Inference(
+        infer_generated_samples=2, infer_accept_lower_energies=True, infer_langevin_dynamics_noise=0.3
+    )
+    plan = plan_from_flags(model, inference)
     assert plan is not None
     decoder = make_decoder(model, plan, [text_of(4, 0)], 2)
     with torch.enable_grad():
@@ -210,12 +212,12 @@ def test_each_landscape_has_a_cache_of_known_size() -> None:
         *(("residual default", 1, 0), ("residual adaln", 2, 0), ("residual time_embed", 2, 1)),
     ):
         model = energy_model_of(kind)
-        decoder = make_decoder(model, plan_from_flags(model, Inference()), texts, room=3)
+        decoder = make_decoder(model, plan_from_flags(model, Inference()), texts, max_new_tokens=3)
         assert len(decoder.caches()) == landscapes
         shape, columns = model.network.shape, 9 + before + 1  # one column for the prediction's own score
         expected = 2 * shape.layers * 2 * columns * shape.width * 8  # keys and values of 2 texts in float64
         assert decoder.cache_bytes == landscapes * expected
-    assert make_decoder(model, plan_from_flags(model, Inference()), texts, room=10_000).capacity == CONTEXT
+    assert make_decoder(model, plan_from_flags(model, Inference()), texts, max_new_tokens=10_000).capacity == CONTEXT
 
 
 @pytest.mark.parametrize("kind", ("time_embed", "residual time_embed", "as trained by default"))
@@ -225,8 +227,8 @@ def test_the_energy_of_a_token_is_that_of_the_whole_text(kind: str) -> None:
     texts = [text_of(4, 0), text_of(7, 1)]
     decoder = make_decoder(model, plan, texts, 1)
     assert isinstance(decoder, EnergyDecoder)
-    found = decoder.energy_of(torch.tensor([3, 5]))
+    actual = decoder.energy_of(torch.tensor([3, 5]))
     for row, token in enumerate((3, 5)):
         context = model.network.context(torch.tensor([texts[row]]), model.last_landscape)
         z = model.network.prediction_embedding[torch.tensor([[token] * len(texts[row])])]
-        torch.testing.assert_close(found[row], model.network.energy(z, context)[0, -1])
+        torch.testing.assert_close(actual[row], model.network.energy(z, context)[0, -1])

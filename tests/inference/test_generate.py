@@ -46,9 +46,9 @@ class Shell:
 
     def __call__(self, *flags: str, status: int = 0) -> str:
         """Its standard output; `status` is what it must return."""
-        found = main(["generate", "--run", str(self.run), "--device", "cpu", *flags])
+        code = main(["generate", "--run", str(self.run), "--device", "cpu", *flags])
         self.out, self.err = self.capsys.readouterr()
-        assert found == status, self.out + self.err
+        assert code == status, self.out + self.err
         model, _, rest = self.err.partition("\n")
         if ", step 6: " in model:  # a mistake is told before the model is named
             assert model.endswith(f", step 6: {self.run}/checkpoints/best.ckpt")
@@ -84,20 +84,20 @@ def plain_shell(baseline_run: Path, capsys: pytest.CaptureFixture[str], tmp_path
 
 
 @pytest.fixture
-def saying(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[int]], None]:
+def fix_tokens(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[int]], None]:
     """Lets the model draw these tokens in turn."""
 
-    def say(tokens: Sequence[int]) -> None:
+    def fix(tokens: Sequence[int]) -> None:
         left = iter(tokens)
         monkeypatch.setattr(
             "inference.language.generator.draw", lambda logits, uniform, sampling: torch.tensor([next(left)])
         )
 
-    return say
+    return fix
 
 
 @pytest.fixture
-def typing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def type_input(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Puts bytes on standard input."""
 
     class Terminal(io.TextIOWrapper):
@@ -146,8 +146,8 @@ def test_a_row_has_all_that_is_known_of_each_token(kind: str, shell: Shell, resi
     assert isinstance(model, EnergyLM)
     ids_1S = torch.tensor([[SEPARATOR, *b"The first", *(token["id"] for token in tokens)]])
     noisy: dict[str, Any] = {name.removeprefix("--"): float(value) for name, value in more.items()}
-    wanted = Inference(infer_generated_samples=2, **noisy)
-    plan = plan_from_flags(model, wanted, seed=3)
+    inference = Inference(infer_generated_samples=2, **noisy)
+    plan = plan_from_flags(model, inference, seed=3)
     assert plan is not None
     result = walk_rows(model, ids_1S[:, :-1], plan)
     came = slice(len("The first"), None)
@@ -158,8 +158,8 @@ def test_a_row_has_all_that_is_known_of_each_token(kind: str, shell: Shell, resi
         "steps": result.steps[0, came],
     }
     for name, values in expected.items():
-        found = torch.tensor([token[name] for token in tokens])
-        torch.testing.assert_close(found, values, rtol=1e-4, atol=1e-4, check_dtype=False, msg=name)
+        actual = torch.tensor([token[name] for token in tokens])
+        torch.testing.assert_close(actual, values, rtol=1e-4, atol=1e-4, check_dtype=False, msg=name)
 
 
 def test_a_transformer_has_neither_energy_nor_steps(plain_shell: Shell) -> None:
@@ -169,7 +169,7 @@ def test_a_transformer_has_neither_energy_nor_steps(plain_shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("kind", ["", "residual_", "plain_"])
-def test_a_prompt_goes_on_the_same_in_any_company(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_continuations_are_batch_invariant(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     ask: Shell = request.getfixturevalue(f"{kind}shell")
     flags = ("--infer_temp", "1", "--infer_topk", "200", "--infer_max_gen_len", "25", "--stop", *"eotainsr ")
     together = ask.rows("--prompts", prompts_file(tmp_path), *flags)
@@ -177,16 +177,16 @@ def test_a_prompt_goes_on_the_same_in_any_company(kind: str, request: pytest.Fix
     assert len({len(row["tokens"]) for row in together}) > 2  # so rows left the batch one after another
     in_pairs = ask.rows("--prompts", prompts_file(tmp_path), *flags, "--batch_size", "2")
 
-    def drawn(row: dict[str, Any]) -> list[int]:
+    def ids(row: dict[str, Any]) -> list[int]:
         return [token["id"] for token in row["tokens"]]
 
-    assert list(map(drawn, in_pairs)) == list(map(drawn, together))
+    assert list(map(ids, in_pairs)) == list(map(ids, together))
     for row in together[:4]:
         (alone,) = ask.rows("--prompt", row["prompt"], *flags)
-        assert drawn(alone) == drawn(row)
+        assert ids(alone) == ids(row)
         assert {name: alone[name] for name in ("text", "finish")} == {name: row[name] for name in ("text", "finish")}
-    assert drawn(together[0]) != drawn(together[4])  # the same prompt again
-    assert drawn(ask.rows("--prompt", PROMPTS[0], *flags, "--seed", "1")[0]) != drawn(together[0])
+    assert ids(together[0]) != ids(together[4])  # the same prompt again
+    assert ids(ask.rows("--prompt", PROMPTS[0], *flags, "--seed", "1")[0]) != ids(together[0])
 
 
 def test_a_long_continuation_outgrows_the_context(shell: Shell) -> None:
@@ -204,8 +204,8 @@ def test_the_likeliest_is_taken_without_temperature(plain_shell: Shell, baseline
         ids.append(token["id"])
 
 
-def test_a_separator_ends_it(shell: Shell, saying: Callable[[Sequence[int]], None]) -> None:
-    saying([*b"end", SEPARATOR])
+def test_a_separator_ends_it(shell: Shell, fix_tokens: Callable[[Sequence[int]], None]) -> None:
+    fix_tokens([*b"end", SEPARATOR])
     (row,) = shell.rows("--prompt", "The", "--infer_logprobs")
     assert (row["text"], row["finish"]) == ("end", "separator")
     assert row["tokens"][-1]["id"] == SEPARATOR and row["tokens"][-1]["text"] == ""
@@ -214,8 +214,8 @@ def test_a_separator_ends_it(shell: Shell, saying: Callable[[Sequence[int]], Non
     assert shell.out == f"end\n[4 tokens, mean log-probability {mean:.4f}, perplexity {math.exp(-mean):.2f}]\n"
 
 
-def test_a_stop_text_is_cut_off(shell: Shell, saying: Callable[[Sequence[int]], None]) -> None:
-    saying(b"one\n\ntwo")
+def test_a_stop_text_is_cut_off(shell: Shell, fix_tokens: Callable[[Sequence[int]], None]) -> None:
+    fix_tokens(b"one\n\ntwo")
     (row,) = shell.rows("--prompt", "The", "--stop", "two", "\n\n")
     assert (row["text"], row["finish"]) == ("one", "stop")
     assert bytes(token["id"] for token in row["tokens"]) == b"one\n\n"
@@ -223,17 +223,17 @@ def test_a_stop_text_is_cut_off(shell: Shell, saying: Callable[[Sequence[int]], 
 
 
 def test_characters_come_whole_and_harmless(
-    shell: Shell, saying: Callable[[Sequence[int]], None], monkeypatch: pytest.MonkeyPatch
+    shell: Shell, fix_tokens: Callable[[Sequence[int]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
     write = sys.stdout.write
 
-    def noted(text: str) -> int:
+    def record(text: str) -> int:
         written.append(text)
         return write(text)
 
-    monkeypatch.setattr(sys.stdout, "write", noted)
-    saying("é\x1b[2J\t€\x9b\n".encode() + b"\xff")
+    monkeypatch.setattr(sys.stdout, "write", record)
+    fix_tokens("é\x1b[2J\t€\x9b\n".encode() + b"\xff")
     (row,) = shell.rows("--prompt", "The", "--infer_max_gen_len", "14")
     assert row["text"] == "é\x1b[2J\t€\x9b\n\ufffd"
     assert shell.out == "é\\x1b[2J\t€\\x9b\n\ufffd\n"
@@ -276,10 +276,10 @@ def test_candidates_can_be_told_apart(shell: Shell) -> None:
     assert 0 <= apart < 1
     logits = torch.tensor([[[0.0, 0.0, -99.0], [0.0, -99.0, -99.0]]])  # half and half, and the first alone
     rest = torch.zeros(1, 2)
-    found = candidate_distance(
+    distance = candidate_distance(
         Prediction(logits[:, 0], WalkState(1, logits, rest, rest, 1, lambda: rest), torch.tensor([0]))
     )
-    torch.testing.assert_close(found, torch.tensor([0.5]))
+    torch.testing.assert_close(distance, torch.tensor([0.5]))
 
 
 def test_early_ends_of_walks_are_counted(shell: Shell) -> None:
@@ -305,8 +305,8 @@ def test_a_flag_can_have_several_lines(shell: Shell) -> None:
     assert row["prompt"] == "def f():\n\treturn"
 
 
-def test_standard_input_is_one_prompt(shell: Shell, typing: Callable[..., None]) -> None:
-    typing("first\nsecond é\n".encode())
+def test_standard_input_is_one_prompt(shell: Shell, type_input: Callable[..., None]) -> None:
+    type_input("first\nsecond é\n".encode())
     (row,) = shell.rows("--infer_max_gen_len", "2")
     assert row["prompt"] == "first\nsecond é"
 
@@ -323,11 +323,11 @@ def test_rows_go_to_the_output_folder(shell: Shell, tmp_path: Path) -> None:
 
 def test_the_end_of_a_long_prompt_can_be_kept(shell: Shell) -> None:
     long = "".join(chr(97 + number % 26) for number in range(50))
-    said = (
+    message = (
         "--prompt is 51 tokens long, the separator before it included: this model reads 32 at most; "
         "shorten it, or give --long_prompt window to keep its end."
     )
-    assert shell.error("--prompt", long) == said
+    assert shell.error("--prompt", long) == message
     (row,) = shell.rows("--prompt", long, "--long_prompt", "window", "--infer_temp", "0", "--infer_max_gen_len", "1")
     loaded = load(ModelFlags(run=str(shell.run), device="cpu"))
     likeliest = loaded.model(torch.tensor([list(long[-32:].encode())]))[0, -1, :PAD].argmax().item()
@@ -335,8 +335,8 @@ def test_the_end_of_a_long_prompt_can_be_kept(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_person_is_asked_again_and_again(terminal: bool, shell: Shell, typing: Callable[..., None]) -> None:
-    typing(b"The\n" + b"x" * 40 + b"\n\nThe\n\xff\n/quit\nnever\n", terminal)
+def test_a_person_is_asked_again_and_again(terminal: bool, shell: Shell, type_input: Callable[..., None]) -> None:
+    type_input(b"The\n" + b"x" * 40 + b"\n\nThe\n\xff\n/quit\nnever\n", terminal)
     out = shell("--infer_max_gen_len", "4", *([] if terminal else ["--interactive"]))
     assert out.count("> ") == 6
     mistakes = shell.err.splitlines()[:-1]
@@ -348,8 +348,8 @@ def test_a_person_is_asked_again_and_again(terminal: bool, shell: Shell, typing:
 
 
 @pytest.mark.parametrize("typed", [b"", b"\n\nnever\n"])
-def test_asking_ends(typed: bytes, shell: Shell, typing: Callable[..., None]) -> None:
-    typing(typed)
+def test_asking_ends(typed: bytes, shell: Shell, type_input: Callable[..., None]) -> None:
+    type_input(typed)
     assert shell("--interactive", "--out", "-") == ""
     assert shell.err in ("> \n", "> > ")
 
@@ -360,18 +360,18 @@ def test_asking_ends(typed: bytes, shell: Shell, typing: Callable[..., None]) ->
 def interrupted_after(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     predict, left = Generator.predict, iter(range(tokens))
 
-    def stopping(*given: Any) -> Any:
+    def stopping(*args: Any) -> Any:
         if next(left, None) is None:
             raise KeyboardInterrupt
-        return predict(*given)
+        return predict(*args)
 
     monkeypatch.setattr(Generator, "predict", stopping)
 
 
 def test_ctrl_c_leaves_what_there_is(
-    shell: Shell, saying: Callable[[Sequence[int]], None], monkeypatch: pytest.MonkeyPatch
+    shell: Shell, fix_tokens: Callable[[Sequence[int]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saying(b"so far\xe2")
+    fix_tokens(b"so far\xe2")
     interrupted_after(7, monkeypatch)
     assert shell("--prompt", "The", status=130) == "so far\ufffd\n"
     assert shell.err.startswith("7 tokens, ") and shell.err.endswith("stopped by hand\n")
@@ -396,16 +396,16 @@ def test_a_reader_that_leaves_is_no_error(ebt_run: Path) -> None:
     assert running.stdout is not None and running.stderr is not None
     assert running.stdout.read(3) == b"The"
     running.stdout.close()
-    said = running.stderr.read().decode()
+    message = running.stderr.read().decode()
     assert running.wait(60) == 141
-    assert len(said.splitlines()) == 2 and "tokens/s" in said
+    assert len(message.splitlines()) == 2 and "tokens/s" in message
 
 
 # mistakes
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--prompt", ""], "--prompt is empty: give a text, or leave the flag out."),
         (["--prompt", "a\x1b"], "--prompt is 'a\\x1b': give a text without control characters."),
@@ -417,7 +417,8 @@ def test_a_reader_that_leaves_is_no_error(ebt_run: Path) -> None:
         (["--prompt", "a", "--infer_topp", "0"], "--infer_topp is 0: give a number above 0 and at most 1."),
         (
             ["--prompt", "a", "--infer_temp", "0", "--infer_topk", "3"],
-            "--infer_topk has no effect with --infer_temp 0, which takes the likeliest: remove one of them.",
+            "--infer_topk has no effect with --infer_temp 0, which takes the likeliest token: "
+            "remove it, or give a temperature.",
         ),
         (
             ["--prompt", "a", "--infer_debug_sample_distances"],
@@ -426,15 +427,15 @@ def test_a_reader_that_leaves_is_no_error(ebt_run: Path) -> None:
         ),
         (
             ["--prompt", "a", "--prompts", "b"],
-            "--prompt and --prompts are given together: each says what to go on from; keep one.",
+            "--prompt and --prompts are given together: each says where prompts come from; keep one.",
         ),
         (
             ["--prompts", "a", "--interactive"],
-            "--prompts and --interactive are given together: each says what to go on from; keep one.",
+            "--prompts and --interactive are given together: each says where prompts come from; keep one.",
         ),
         (["--prompt", "a\udcff"], "--prompt is 'a\\udcff': give a text in UTF-8."),
-        (["--prompts", "none.txt"], "--prompts is 'none.txt': there is no such file."),
-        (["--prompts", "/"], "--prompts is '/': it cannot be read (Is a directory)."),
+        (["--prompts", "none.txt"], "--prompts is 'none.txt': there is no such file; give one with a prompt a line."),
+        (["--prompts", "/"], "--prompts is '/': cannot read it (Is a directory); give a text file."),
         (
             ["--prompt", "a", "--out", "/none/out.jsonl"],
             "--out is '/none/out.jsonl': it cannot be written (No such file or directory); choose another.",
@@ -445,12 +446,12 @@ def test_a_reader_that_leaves_is_no_error(ebt_run: Path) -> None:
         ),
     ],
 )
-def test_mistakes_are_explained(flags: list[str], said: str, shell: Shell) -> None:
-    assert shell.error(*flags) == said
+def test_mistakes_are_explained(flags: list[str], message: str, shell: Shell) -> None:
+    assert shell.error(*flags) == message
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("p.txt", b"", "--prompts is '{}': the file is empty; write a prompt a line into it."),
         ("p.txt", b"a\n\nb\n", "line 2 of {} is empty: write a prompt there, or remove the line."),
@@ -475,24 +476,26 @@ def test_mistakes_are_explained(flags: list[str], said: str, shell: Shell) -> No
         ),
     ],
 )
-def test_mistakes_in_a_file_are_explained(name: str, content: bytes, said: str, shell: Shell, tmp_path: Path) -> None:
+def test_mistakes_in_a_file_are_explained(
+    name: str, content: bytes, message: str, shell: Shell, tmp_path: Path
+) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    assert shell.error("--prompts", str(path)) == said.format(path)
+    assert shell.error("--prompts", str(path)) == message.format(path)
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         (b"\n", "standard input is empty: give a text there, or with --prompt or --prompts."),
         (b"a\xff", "standard input is not UTF-8, byte 2 of it is 0xff: convert it to UTF-8."),
     ],
 )
 def test_mistakes_on_standard_input_are_explained(
-    typed: bytes, said: str, shell: Shell, typing: Callable[..., None]
+    typed: bytes, message: str, shell: Shell, type_input: Callable[..., None]
 ) -> None:
-    typing(typed)
-    assert shell.error() == said
+    type_input(typed)
+    assert shell.error() == message
 
 
 def test_brackets_without_end_are_no_json(shell: Shell, tmp_path: Path) -> None:
@@ -502,8 +505,8 @@ def test_brackets_without_end_are_no_json(shell: Shell, tmp_path: Path) -> None:
 
 def test_prompts_are_not_overwritten(shell: Shell, tmp_path: Path) -> None:
     path = prompts_file(tmp_path)
-    said = f"--out is {path!r}: that would overwrite the file of --prompts; choose another."
-    assert shell.error("--prompts", path, "--out", path) == said
+    message = f"--out is {path!r}: that would overwrite the file of --prompts; choose another."
+    assert shell.error("--prompts", path, "--out", path) == message
     assert Path(path).read_text().split("\n")[:-1] == PROMPTS
 
 
@@ -514,16 +517,16 @@ def test_a_mistake_leaves_earlier_results_alone(shell: Shell, tmp_path: Path) ->
 
 
 def test_candidates_without_noise_are_refused(residual_shell: Shell) -> None:
-    said = (
+    message = (
         "--infer_generated_samples is 2: without noise all candidates of this model are the same; "
         "add --infer_langevin_dynamics_noise, or ask for 1."
     )
-    assert residual_shell.error("--prompt", "a", "--infer_generated_samples", "2") == said
+    assert residual_shell.error("--prompt", "a", "--infer_generated_samples", "2") == message
 
 
 def test_a_model_without_energy_takes_no_steps(plain_shell: Shell) -> None:
-    found = plain_shell.error("--prompt", "a", "--infer_generated_samples", "4", "--infer_ebt_num_steps", "3")
-    assert found == (
+    message = plain_shell.error("--prompt", "a", "--infer_generated_samples", "4", "--infer_ebt_num_steps", "3")
+    assert message == (
         "--infer_ebt_num_steps, --infer_generated_samples: this model has no energy to walk down; "
         "leave it out, or choose an EBT's run."
     )
@@ -559,10 +562,10 @@ def test_a_checkpoint_that_holds_code_is_refused(
     tmp_path: Path, ebt_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs, sprung, path = ebt_run.parent.parent, tmp_path / "sprung", tmp_path / "trap.ckpt"
-    known = f" Runs in {logs}: {ebt_run.name}."
+    hint = f" Runs in {logs}: {ebt_run.name}."
     torch.save({"state_dict": {}, "run": Trap(sprung)}, path)
     refused = f"{path} holds more than tensors and plain values: refused, and nothing in it was run."
-    assert with_ckpt(path, logs, capsys) == refused + known
+    assert with_ckpt(path, logs, capsys) == refused + hint
     path.write_bytes(pickle.dumps(Trap(sprung)))
     assert with_ckpt(path, logs, capsys).startswith(f"{path} is not a whole checkpoint (File is not a zip file)")
     assert not sprung.exists()
@@ -574,16 +577,16 @@ def test_a_foreign_or_missing_checkpoint_is_refused(
     tmp_path: Path, ebt_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs, path = ebt_run.parent.parent, tmp_path / "foreign.ckpt"
-    known = f"Runs in {logs}: {ebt_run.name}."
-    assert with_ckpt(path, logs, capsys) == f"--ckpt is '{path}': there is no such file. {known}"
+    hint = f"Runs in {logs}: {ebt_run.name}."
+    assert with_ckpt(path, logs, capsys) == f"--ckpt is '{path}': there is no such file. {hint}"
     torch.save({"weights": torch.zeros(2)}, path)
     assert with_ckpt(path, logs, capsys) == (
-        f"{path} is not a checkpoint of this toolkit: it has no record of its run. {known}"
+        f"{path} is not a checkpoint of this toolkit: it has no record of its run. {hint}"
     )
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("letter.txt", "hello")
     assert with_ckpt(path, logs, capsys) == (
-        f"{path} is not a checkpoint of this toolkit: it is another kind of archive. {known}"
+        f"{path} is not a checkpoint of this toolkit: it is another kind of archive. {hint}"
     )
     path.write_bytes((ebt_run / "checkpoints" / "last.ckpt").read_bytes()[:-1000])
     assert f"{path} is not a whole checkpoint" in with_ckpt(path, logs, capsys)

@@ -45,7 +45,7 @@ def test_what_is_never_drawn_leaves_its_share_to_the_others() -> None:
 
 def test_top_k_and_top_p_leave_the_likeliest() -> None:
     share_V = LOGITS_V.softmax(-1)
-    for sampling, kept in (
+    for sampling, tokens in (
         (Sampling(top_k=2), [1, 4]),
         (Sampling(top_k=100), [0, 1, 2, 3, 4, 5]),
         (Sampling(top_p=0.01), [1]),
@@ -54,7 +54,7 @@ def test_top_k_and_top_p_leave_the_likeliest() -> None:
         (Sampling(top_k=3, top_p=0.6), [1, 4]),  # of the three: 0.47, 0.29, 0.17 become 0.51, 0.31, 0.19
         (Sampling(top_k=1, top_p=0.9), [1]),
     ):
-        expected = torch.zeros(6).index_copy(0, torch.tensor(kept), share_V[kept])
+        expected = torch.zeros(6).index_copy(0, torch.tensor(tokens), share_V[tokens])
         expected /= expected.sum()
         torch.testing.assert_close(shares(sampling), expected, rtol=0, atol=2 / ROWS, msg=str(sampling))
 
@@ -73,7 +73,7 @@ def test_of_equals_the_first_are_kept() -> None:
     top_p=st.floats(0.01, 1),
     seed=st.integers(0, 5),
 )
-def test_a_row_is_drawn_the_same_in_any_company(
+def test_draws_are_batch_invariant(
     rows: list[list[float]], temperature: float, top_k: int, top_p: float, seed: int
 ) -> None:
     sampling = Sampling(temperature, top_k, top_p, excluded=(6,))
@@ -93,7 +93,7 @@ def test_the_ends_of_the_uniform_numbers_are_tokens_that_may_be_drawn() -> None:
 
 
 def test_chance_is_even_and_depends_on_seed_prompt_occurrence_and_place() -> None:
-    numbers = torch.tensor([KeyedUniform(0, [1, 2], 0).at(place) for place in range(10_000)])
+    numbers = torch.tensor([KeyedUniform(0, [1, 2], 0).at(index) for index in range(10_000)])
     assert numbers.min() > 0 and numbers.max() < 1
     assert (numbers.histc(10, 0, 1) - 1000).abs().max() < 150
     assert abs(torch.corrcoef(torch.stack([numbers[:-1], numbers[1:]]))[0, 1]) < 0.05
@@ -104,8 +104,8 @@ def test_chance_is_even_and_depends_on_seed_prompt_occurrence_and_place() -> Non
         KeyedUniform(0, [1, 2], 1),
     ]
     first = KeyedUniform(0, [1, 2], 0)
-    assert len({chance.at(place) for chance in (*others, first) for place in range(100)}) == 500
-    assert [first.at(place) for place in (3, 1)] == [KeyedUniform(0, [1, 2], 0).at(place) for place in (3, 1)]
+    assert len({chance.at(index) for chance in (*others, first) for index in range(100)}) == 500
+    assert [first.at(index) for index in (3, 1)] == [KeyedUniform(0, [1, 2], 0).at(index) for index in (3, 1)]
 
 
 @lru_cache
@@ -116,17 +116,17 @@ def tokenizer_of(name: str) -> Tokenizer:
 @settings(max_examples=150, deadline=None)
 @given(name=st.sampled_from(["bytes", "bpe:400"]), tokens=st.lists(st.integers(0, 255), max_size=40))
 def test_joined_pieces_are_the_text_of_any_tokens(name: str, tokens: list[int]) -> None:
-    words = tokenizer_of(name)
-    pieces = IncrementalDecoder(words)
-    assert "".join(map(pieces.push, tokens)) + pieces.close() == words.decode(tokens)
+    tokenizer = tokenizer_of(name)
+    pieces = IncrementalDecoder(tokenizer)
+    assert "".join(map(pieces.push, tokens)) + pieces.close() == tokenizer.decode(tokens)
 
 
 @settings(max_examples=100, deadline=None)
 @given(name=st.sampled_from(["bytes", "bpe:400"]), text=st.text(max_size=30))
 def test_a_text_comes_in_whole_characters(name: str, text: str) -> None:
-    words = tokenizer_of(name)
-    pieces = IncrementalDecoder(words)
-    given_out = [pieces.push(token) for token in words.encode(text).tolist()]
+    tokenizer = tokenizer_of(name)
+    pieces = IncrementalDecoder(tokenizer)
+    given_out = [pieces.push(token) for token in tokenizer.encode(text).tolist()]
     assert "".join(given_out) + pieces.close() == text
     if "\ufffd" not in text:
         assert "\ufffd" not in "".join(given_out)
@@ -141,7 +141,7 @@ def test_half_a_character_waits_for_its_other_half() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stops", "pieces", "given_out", "found"),
+    ("stops", "pieces", "given_out", "matched"),
     [
         ((), ["a", "b"], ["a", "b"], False),
         (("\n",), ["ab", "c\nd"], ["ab", "c"], True),
@@ -153,10 +153,10 @@ def test_half_a_character_waits_for_its_other_half() -> None:
         (("b", "c"), ["acb"], ["a"], True),
     ],
 )
-def test_text_ends_before_a_stop_text(stops: tuple[str, ...], pieces: list[str], given_out: list[str], found: bool):
+def test_text_ends_before_a_stop_text(stops: tuple[str, ...], pieces: list[str], given_out: list[str], matched: bool):
     until = StopMatcher(stops)
     assert [until.push(piece) for piece in pieces] == given_out
-    assert until.matched is found
+    assert until.matched is matched
 
 
 @settings(max_examples=200, deadline=None)

@@ -32,30 +32,30 @@ from tests.inference.small import SEPARATOR, energy_model, residual_model
 TOKENS = [3, 1, 4, 1, 5]
 
 
-@pytest.mark.parametrize("made", (energy_model, residual_model))
+@pytest.mark.parametrize("build", (energy_model, residual_model))
 @pytest.mark.parametrize("conditioning", ("default", "time_embed", "adaln"))
-def test_energies_are_those_of_the_model(made: Callable[..., EnergyLM], conditioning: str) -> None:
-    model = made(conditioning)
+def test_energies_are_those_of_the_model(build: Callable[..., EnergyLM], conditioning: str) -> None:
+    model = build(conditioning)
     plan = plan_from_flags(model, Inference(infer_ebt_num_steps=3, infer_generated_samples=2))
     assert plan is not None
-    scene = measure_landscape(model, TOKENS, 7, plan, points=9)  # 81 points: more than attention takes at once
+    data = measure_landscape(model, TOKENS, 7, plan, points=9)  # 81 points: more than attention takes at once
     decoder = EnergyDecoder(model, plan, [TOKENS], 0)
     prediction = decoder.predict()
-    assert scene.energies[0] == pytest.approx(float(prediction.of_chosen("first_energy")))
-    np.testing.assert_allclose([scene.energies[-1], scene.end_energy], float(prediction.of_chosen("energy")))
-    np.testing.assert_allclose(scene.probabilities[-1], prediction.logits[0].softmax(-1))
-    assert scene.target_energy == pytest.approx(float(decoder.energy_of(torch.tensor([7]))))
+    assert data.energies[0] == pytest.approx(float(prediction.of_selected("first_energy")))
+    np.testing.assert_allclose([data.energies[-1], data.end_energy], float(prediction.of_selected("energy")))
+    np.testing.assert_allclose(data.probabilities[-1], prediction.logits[0].softmax(-1))
+    assert data.target_energy == pytest.approx(float(decoder.energy_of(torch.tensor([7]))))
 
     def uncached(z_D: torch.Tensor) -> float:
         context = model.network.context(torch.tensor([TOKENS]), plan.steps[-1].landscape)
         return float(model.network.energy(z_D.expand(1, len(TOKENS), -1), context)[0, -1])
 
     embedding_VD = model.network.prediction_embedding
-    start_D, end_D = (torch.from_numpy(scene.probabilities[step]) @ embedding_VD for step in (0, -1))
+    start_D, end_D = (torch.from_numpy(data.probabilities[step]) @ embedding_VD for step in (0, -1))
     origin_D, axes_2D = plane_through(start_D, end_D, embedding_VD[7])
     for row, column in ((0, 0), (3, 7), (7, 1), (8, 8)):
-        point = torch.tensor([scene.across[column], scene.up[row]])
-        assert scene.heights[row, column] == pytest.approx(uncached(origin_D + point @ axes_2D), rel=1e-6)
+        point = torch.tensor([data.across[column], data.up[row]])
+        assert data.heights[row, column] == pytest.approx(uncached(origin_D + point @ axes_2D), rel=1e-6)
 
 
 def test_the_plane_goes_through_all_three() -> None:
@@ -95,8 +95,8 @@ def test_without_the_truth_the_likeliest_token_takes_its_place() -> None:
     model = energy_model()
     plan = plan_from_flags(model, Inference())
     assert plan is not None
-    scene = measure_landscape(model, TOKENS, None, plan, 3)
-    assert not scene.has_target and scene.target == scene.probabilities[-1].argmax()
+    data = measure_landscape(model, TOKENS, None, plan, 3)
+    assert not data.has_target and data.target == data.probabilities[-1].argmax()
 
 
 def test_the_truth_is_always_among_the_tokens_shown() -> None:
@@ -109,11 +109,11 @@ def test_the_truth_is_always_among_the_tokens_shown() -> None:
 
 
 def test_tokens_are_named_so_that_nothing_obeys_them() -> None:
-    words = ByteTokenizer()
-    names = [token_name(words, token, "ascii") for token in (97, 10, 27, 0xC3, words.separator_id)]
+    tokenizer = ByteTokenizer()
+    names = [token_name(tokenizer, token, "ascii") for token in (97, 10, 27, 0xC3, tokenizer.separator_id)]
     assert names == ["'a'", r"'\n'", r"'\x1b'", "token 195", "end of text"]
-    assert context_end(words.encode("é\x1b\n").tolist(), words, "ascii") == r"\xe9\x1b\n"
-    assert context_end(words.encode("a" * 100).tolist(), words, "utf-8") == "..." + "a" * 48
+    assert context_end(tokenizer.encode("é\x1b\n").tolist(), tokenizer, "ascii") == r"\xe9\x1b\n"
+    assert context_end(tokenizer.encode("a" * 100).tolist(), tokenizer, "utf-8") == "..." + "a" * 48
 
 
 def test_numbers_have_room() -> None:

@@ -38,20 +38,20 @@ PROMPTS = ("def f(", "Question: 1+1?\nAnswer:", "a" * 90)  # the last is longer 
 
 
 @pytest.fixture(scope="module", params=["ebt", "residual", "baseline"])
-def asker(request: pytest.FixtureRequest) -> QuestionAnswerer:
+def answerer(request: pytest.FixtureRequest) -> QuestionAnswerer:
     run: Path = request.getfixturevalue(f"{request.param}_run")
     loaded = load(ModelFlags(run=str(run)))
     settings = GreedyInference(infer_max_gen_len=6)
     return QuestionAnswerer(loaded, plan_from_flags(loaded.model, settings), settings, seed=0, batch_size=2)
 
 
-def next_logits(asker: QuestionAnswerer, tokens: list[int]) -> Tensor:
+def next_logits(answerer: QuestionAnswerer, tokens: list[int]) -> Tensor:
     """Without a cache. -> [V]"""
-    window = torch.tensor([tokens[-asker.loaded.config[Transformer].context_length :]])
-    model = asker.loaded.model
+    window = torch.tensor([tokens[-answerer.loaded.config[Transformer].context_length :]])
+    model = answerer.loaded.model
     if isinstance(model, EnergyLM):
-        assert asker.plan is not None
-        return walk_rows(model, window, asker.plan).y[0, -1]
+        assert answerer.plan is not None
+        return walk_rows(model, window, answerer.plan).y[0, -1]
     return model(window)[0, -1]
 
 
@@ -59,24 +59,26 @@ def read_prompt(loaded: Loaded, prompt: str) -> list[int]:
     return [loaded.processor.separator_id, *loaded.processor.encode(prompt).tolist()]
 
 
-def test_the_likeliest_tokens_are_said(asker: QuestionAnswerer) -> None:
-    words = asker.loaded.processor
-    prompts = [read_prompt(asker.loaded, prompt) for prompt in PROMPTS[:2]]
-    found = asker.generate_answers(prompts, asker.uniforms(prompts), r"never")
-    for prompt, (text, over) in zip(prompts, found, strict=True):
+def test_an_answer_is_the_likeliest_tokens(answerer: QuestionAnswerer) -> None:
+    tokenizer = answerer.loaded.processor
+    prompts = [read_prompt(answerer.loaded, prompt) for prompt in PROMPTS[:2]]
+    answers = answerer.generate_answers(prompts, answerer.uniforms(prompts), r"never")
+    for prompt, (text, finished) in zip(prompts, answers, strict=True):
         tokens = list(prompt)
         for _ in range(6):
-            logits_V = next_logits(asker, tokens)
-            logits_V[words.pad_id] = -torch.inf
+            logits_V = next_logits(answerer, tokens)
+            logits_V[tokenizer.pad_id] = -torch.inf
             tokens.append(int(logits_V.argmax()))
-            if tokens[-1] == words.separator_id:
+            if tokens[-1] == tokenizer.separator_id:
                 break
-        assert text == words.decode(tokens[len(prompt) :]).strip() and over == (tokens[-1] == words.separator_id)
+        assert text == tokenizer.decode(tokens[len(prompt) :]).strip() and finished == (
+            tokens[-1] == tokenizer.separator_id
+        )
 
 
-def test_an_answer_is_the_same_in_any_company(asker: QuestionAnswerer) -> None:
+def test_answers_are_batch_invariant(answerer: QuestionAnswerer) -> None:
     warm = QuestionAnswerer(
-        asker.loaded, asker.plan, GreedyInference(infer_temp=1.0, infer_max_gen_len=6), seed=3, batch_size=2
+        answerer.loaded, answerer.plan, GreedyInference(infer_temp=1.0, infer_max_gen_len=6), seed=3, batch_size=2
     )
     questions = [Question(prompt, ("x",)) for prompt in PROMPTS]
     assert ASKING is not None
@@ -88,26 +90,26 @@ def test_an_answer_is_the_same_in_any_company(asker: QuestionAnswerer) -> None:
     assert twice[0] == together[0] != twice[1]  # asked again, it is drawn again
 
 
-def test_the_likelihood_of_a_choice(asker: QuestionAnswerer) -> None:
-    prompts = [read_prompt(asker.loaded, prompt) for prompt in PROMPTS[:2]]
+def test_the_likelihood_of_a_choice(answerer: QuestionAnswerer) -> None:
+    prompts = [read_prompt(answerer.loaded, prompt) for prompt in PROMPTS[:2]]
     choices = ((" A", " Bcd", "é"), (" yes", " no"))
     best = []
     for prompt, some in zip(prompts, choices, strict=True):
         sums = []
         for choice in some:
             tokens, total = list(prompt), 0.0
-            for token in asker.loaded.processor.encode(choice).tolist():
-                total += float(next_logits(asker, tokens).double().log_softmax(-1)[token])
+            for token in answerer.loaded.processor.encode(choice).tolist():
+                total += float(next_logits(answerer, tokens).double().log_softmax(-1)[token])
                 tokens.append(token)
             sums.append(total)
-        pairs = [(prompt, asker.loaded.processor.encode(choice).tolist()) for choice in some]
-        assert asker.log_likelihoods(pairs) == pytest.approx(sums, abs=1e-4)
+        pairs = [(prompt, answerer.loaded.processor.encode(choice).tolist()) for choice in some]
+        assert answerer.log_likelihoods(pairs) == pytest.approx(sums, abs=1e-4)
         best.append(max(zip(sums, some, strict=True))[1].strip())
-    assert asker.choose_answers([*prompts, prompts[0]], (*choices, ())) == [*best, None]
+    assert answerer.choose_answers([*prompts, prompts[0]], (*choices, ())) == [*best, None]
 
 
 class Parrot:
-    """Stands for a decoder: after a prompt it says what it was told, letter by letter."""
+    """Stands for a decoder: after each prompt it predicts the text given for it, letter by letter."""
 
     def __init__(self, says: dict[str, str], texts: Sequence[Sequence[int]]) -> None:
         self.says, self.rows = says, [list(text) for text in texts]
@@ -143,20 +145,20 @@ def test_where_an_answer_ends(
     asking = HUB[dataset].question_format
     assert asking is not None
     monkeypatch.setattr(
-        "inference.language.questions.make_decoder", lambda model, plan, texts, room: Parrot(says, texts)
+        "inference.language.questions.make_decoder", lambda model, plan, texts, max_new_tokens: Parrot(says, texts)
     )
-    asker = QuestionAnswerer(
+    answerer = QuestionAnswerer(
         load(ModelFlags(run=str(ebt_run))), None, GreedyInference(infer_max_gen_len=20), seed=0, batch_size=8
     )
-    answers, _ = asker.answer_all([Question(prompt, ("?",)) for prompt in says], asking)
+    answers, _ = answerer.answer_all([Question(prompt, ("?",)) for prompt in says], asking)
     assert [answer.text for answer in answers] == texts and all(answer.finished for answer in answers)
-    short = QuestionAnswerer(asker.loaded, None, GreedyInference(infer_max_gen_len=2), seed=0, batch_size=8)
+    short = QuestionAnswerer(answerer.loaded, None, GreedyInference(infer_max_gen_len=2), seed=0, batch_size=8)
     answers, _ = short.answer_all([Question("q1", ("?",))], asking)
     assert not answers[0].finished and len(answers[0].text) <= 2
 
 
 @pytest.mark.parametrize(
-    ("how", "said", "accepted", "exact", "f1"),
+    ("how", "text", "accepted", "exact", "f1"),
     [
         ("words", "The  Eiffel-Tower!", ("eiffeltower",), True, 1),
         ("words", "in the old Rome", ("Rome", "old rome"), False, 0.8),
@@ -173,8 +175,8 @@ def test_where_an_answer_ends(
         ("exact", "x", (), False, 0),
     ],
 )
-def test_grades(how: str, said: str, accepted: tuple[str, ...], exact: bool, f1: float) -> None:
-    answer = grade(Question("?", accepted), said, True, None, how)
+def test_grades(how: str, text: str, accepted: tuple[str, ...], exact: bool, f1: float) -> None:
+    answer = grade(Question("?", accepted), text, True, None, how)
     assert answer.exact is exact and answer.f1 == pytest.approx(f1)
 
 
@@ -187,9 +189,9 @@ def test_what_answers_come_to() -> None:
     answers = [
         grade(question, text, text != "C", choice, "exact") for text, choice in [("B", "B"), ("C", "B"), ("A", "A")]
     ]
-    found = summary(answers)
-    assert found["exact"] == pytest.approx(1 / 3) and found["choice_accuracy"] == pytest.approx(2 / 3)
-    assert found["questions"] == found["questions_with_choices"] == 3 and found["unfinished"] == 1
+    result = summary(answers)
+    assert result["exact"] == pytest.approx(1 / 3) and result["choice_accuracy"] == pytest.approx(2 / 3)
+    assert result["questions"] == result["questions_with_choices"] == 3 and result["unfinished"] == 1
     assert "choice_accuracy" not in summary([grade(question, "B", True, None, "exact")])
 
 
@@ -204,12 +206,12 @@ def test_questions_of_a_split(tmp_path: Path) -> None:
     data = Text(dataset_name="gsm8k", dataset_dir=str(write_lines(tmp_path / "all.jsonl", *rows, rows[0])))
     source = find_source(data)
     assert isinstance(source, HubSource)
-    asked = {
+    answers_by_split = {
         split: [q.accepted[0] for q in read_questions(source, data, split)] for split in ("train", "valid", "test")
     }
-    for split, found in asked.items():
+    for split, answers in answers_by_split.items():
         texts = [document.text for document in read_documents(source, data) if document.split == split]
-        assert set(found) == {text.rpartition(" ")[2] for text in texts} and found  # never what was trained on
+        assert set(answers) == {text.rpartition(" ")[2] for text in texts} and answers  # never what was trained on
     assert len(list(read_questions(source, data, "all"))) == 61  # as the dataset has them, twice where it has them so
 
 
@@ -265,8 +267,8 @@ def test_questions_without_an_answer_are_left_out(
     rows = [{"query": f"Stack {number}.", "ground_truth_plan": plan} for number, plan in enumerate(plans)]
     data = ("--dataset_name", "planbench", "--dataset_dir", str(write_lines(tmp_path / "p.jsonl", *rows)))
     assert main(command(baseline_run, tmp_path, *data, "--split", "all")) == 0
-    said = capsys.readouterr()
-    assert "2 of 4 questions of planbench have no answer and were left out." in said.err
+    output = capsys.readouterr()
+    assert "2 of 4 questions of planbench have no answer and were left out." in output.err
     (saved,) = tmp_path.glob("answers_planbench_*.jsonl")
     assert [row["accepted"] for row in read_rows(saved)] == [["(stack a b)"], ["(stack b a)"]]
 
@@ -288,7 +290,8 @@ def test_questions_without_an_answer_are_left_out(
         (
             ["gsm8k", "--infer_topk", "3"],
             {"question": "q", "answer": "a"},
-            "--infer_topk has no effect with --infer_temp 0, which draws nothing: remove it, or give a temperature.",
+            "--infer_topk has no effect with --infer_temp 0, which takes the likeliest token: "
+            "remove it, or give a temperature.",
         ),
         (
             ["gsm8k", "--split", "valid"],

@@ -1,4 +1,4 @@
-"""The think-curve shows what thinking for longer gives: the same losses as the slow way, and honest intervals."""
+"""The think-curve: its losses are those of walks of each length alone, and its intervals are honest."""
 
 from __future__ import annotations
 
@@ -20,18 +20,11 @@ from data.language.tokenizers import ByteTokenizer
 from inference.__main__ import main
 from inference.intervals import Interval, bootstrap, interval
 from inference.language.flops import WalkCost, forward_flops, walk_cost
-from inference.language.text_loss import (
-    TextSample,
-    library_code,
-    tokenize_documents,
-    validation_text,
-    without_docstrings,
-)
 from inference.language.think_curve import (
     Baseline,
     ThinkCurveResult,
     comparison_problem,
-    find_baseline,
+    find_transformer,
     measure_curve,
 )
 from inference.language.think_curve_report import (
@@ -39,6 +32,13 @@ from inference.language.think_curve_report import (
     describe_baseline,
     describe_candidates,
     draw,
+)
+from inference.language.think_curve_texts import (
+    TextSample,
+    library_code,
+    tokenize_documents,
+    validation_text,
+    without_docstrings,
 )
 from inference.language.walk import token_walk, walk_rows
 from inference.loading import ModelFlags, load
@@ -59,16 +59,16 @@ def rows_of(count: int) -> torch.Tensor:
     return rows_BS
 
 
-def empty_study(model: EnergyLM, **changes: object) -> ThinkCurveResult:
+def empty_result(model: EnergyLM, **changes: object) -> ThinkCurveResult:
     cost = WalkCost((0,) * STEPS, 10.0, 4.0, 1.0, 1)
     trained = model.walk_settings.steps
-    study = ThinkCurveResult(
+    result = ThinkCurveResult(
         [], cost, Baseline(None, 5.0, "none"), trained, (trained, trained), STEPS, CANDIDATES, [0, 1], "min"
     )
-    return replace(study, **changes)  # type: ignore[arg-type]
+    return replace(result, **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("made", (energy_model, residual_model))
+@pytest.mark.parametrize("build", (energy_model, residual_model))
 @pytest.mark.parametrize(
     ("conditioning", "options", "choice"),
     [
@@ -78,21 +78,21 @@ def empty_study(model: EnergyLM, **changes: object) -> ThinkCurveResult:
     ],
 )
 def test_one_walk_gives_the_losses_of_all_numbers_of_steps(
-    made: Callable[..., EnergyLM], conditioning: str, options: dict, choice: str
+    build: Callable[..., EnergyLM], conditioning: str, options: dict, choice: str
 ) -> None:
-    model, rows_BS = made(conditioning), rows_of(3)
+    model, rows_BS = build(conditioning), rows_of(3)
     settings = Inference(infer_steps_final_landscape=True, infer_energy_sampling_technique=choice, **options)
 
     def plan_of(steps: int, candidates: int, seed: int):
         once = 0 if conditioning == "default" else 1  # a step on the first landscape, and the others on the last
-        wanted = replace(settings, infer_ebt_num_steps=steps - once, infer_generated_samples=candidates)
-        plan = plan_from_flags(model, wanted, seed)
+        inference = replace(settings, infer_ebt_num_steps=steps - once, infer_generated_samples=candidates)
+        plan = plan_from_flags(model, inference, seed)
         assert plan is not None and [step.landscape for step in plan.steps] == [0, *[once] * (steps - 1)]
         return plan
 
     plans = [plan_of(STEPS, 1, seed) for seed in (0, 1)]
     done: list[int] = []
-    curve = measure_curve(empty_study(model), model, plans, TextSample("shifted", "", rows_BS), 2, done.append)
+    curve = measure_curve(empty_result(model), model, plans, TextSample("shifted", "", rows_BS), 2, done.append)
     assert sum(done) == 2 * 2 * CANDIDATES * STEPS  # batches, seeds
     points = [(steps, 1) for steps in range(1, STEPS + 1)]
     points += [(steps, candidates) for steps in (2, STEPS) for candidates in (2, 3)]
@@ -111,9 +111,9 @@ def test_resampling_is_paired_and_knows_the_uncertainty_of_a_mean() -> None:
     hard = rng.normal(20, 4, (1, 400, 1))
     samples = bootstrap(np.concatenate([hard, hard + 5], 2), targets)
     np.testing.assert_allclose(samples[:, 1] - samples[:, 0], 0.5)
-    found = interval(2.0, samples[:, 0])
-    assert found.half == pytest.approx(1.96 * 0.4 / math.sqrt(400), rel=0.1)
-    assert interval(2.0, samples[:, 0], comparisons=10).half > 1.3 * found.half
+    middle = interval(2.0, samples[:, 0])
+    assert middle.half == pytest.approx(1.96 * 0.4 / math.sqrt(400), rel=0.1)
+    assert interval(2.0, samples[:, 0], comparisons=10).half > 1.3 * middle.half
 
 
 def test_resampling_draws_seeds_too_and_weighs_rows_by_their_tokens() -> None:
@@ -227,8 +227,8 @@ def losses(*steps: float, two: tuple[float, ...] = (1.0, 1.0, 1.0)) -> dict[tupl
     ],
 )
 def test_the_verdict_on_steps(steps: tuple[float, ...], spread: float, words: str) -> None:
-    study = empty_study(energy_model())
-    assert words in describe_steps(curve_of(losses(*steps), spread), study.steps, study.evaluation_steps)
+    result = empty_result(energy_model())
+    assert words in describe_steps(curve_of(losses(*steps), spread), result.steps, result.evaluation_steps)
 
 
 @pytest.mark.parametrize(
@@ -243,52 +243,52 @@ def test_the_verdict_on_steps(steps: tuple[float, ...], spread: float, words: st
 )
 def test_the_verdict_on_candidates(two: tuple[float, ...], spread: float, words: str) -> None:
     curve = curve_of(losses(2.0, two[0], 3.0, 3.0, 3.0, two=two), spread)
-    assert words in describe_candidates(empty_study(energy_model()), curve, 2)
+    assert words in describe_candidates(empty_result(energy_model()), curve, 2)
 
 
 def test_the_verdict_on_the_transformer() -> None:
-    study, found = empty_study(energy_model()), losses(2.0, 1.0, 1.2, 1.2, 1.2, two=(1.0, 1.1, 1.1))
+    result, values = empty_result(energy_model()), losses(2.0, 1.0, 1.2, 1.2, 1.2, two=(1.0, 1.1, 1.1))
     for baseline, side in ((0.5, "is above it, by 0.5000 [0.4"), (1.5, "is below it, by 0.5000 [0.4")):
-        told = describe_baseline(study, curve_of(found, 0.001, baseline))
-        assert side in told and "(2 steps, 1 candidate, 3.6 times the FLOPs)" in told
-    assert "not told apart from it" in describe_baseline(study, curve_of(found, 0.1, 1.0))
+        sentence = describe_baseline(result, curve_of(values, 0.001, baseline))
+        assert side in sentence and "(2 steps, 1 candidate, 3.6 times the FLOPs)" in sentence
+    assert "not distinguishable from it" in describe_baseline(result, curve_of(values, 0.1, 1.0))
 
 
 def test_the_verdict_on_shifted_text() -> None:
-    study, (small, large) = empty_study(energy_model()), ((2.0, 1.9, 2.0, 2.0, 2.0), (2.0, 1.0, 2.0, 2.0, 2.0))
+    result, (small, large) = empty_result(energy_model()), ((2.0, 1.9, 2.0, 2.0, 2.0), (2.0, 1.0, 2.0, 2.0, 2.0))
 
-    def told(here: tuple[float, ...], there: tuple[float, ...], spread: float) -> str:
+    def sentence(here: tuple[float, ...], there: tuple[float, ...], spread: float) -> str:
         curves = [curve_of(losses(*steps), spread) for steps in (here, there)]
         curves[1].samples[:] = curves[1].samples[::-1]  # draws of its own
-        return describe_shift(curves, study.steps, "text")
+        return describe_shift(curves, result.steps, "text")
 
-    assert "gains 0.1000 in distribution and 1.0000 on the shifted text" in told(small, large, 0.001)
-    assert told(small, large, 0.001).endswith("as the paper has it, holds here.")
-    assert told(large, small, 0.001).endswith("does not hold here: it is the other way.")
-    assert "on the shifted text, which is 0.9000 [0.8" in told(large, small, 0.001) and "] less." in told(
+    assert "gains 0.1000 in distribution and 1.0000 on the shifted text" in sentence(small, large, 0.001)
+    assert sentence(small, large, 0.001).endswith("as the paper has it, holds here.")
+    assert sentence(large, small, 0.001).endswith("does not hold here: it is the other way.")
+    assert "on the shifted text, which is 0.9000 [0.8" in sentence(large, small, 0.001) and "] less." in sentence(
         large, small, 0.001
     )
-    assert told(small, small, 0.1).endswith("cannot be confirmed here: the interval holds 0.")
-    assert "not every loss is finite" in told(small, (math.nan,) * 5, 0.1)
+    assert sentence(small, small, 0.1).endswith("cannot be confirmed here: the interval holds 0.")
+    assert "not every loss is finite" in sentence(small, (math.nan,) * 5, 0.1)
 
 
 def test_a_walk_that_leaves_all_bounds_can_be_drawn(tmp_path: Path) -> None:
-    found = curve_of(losses(2.0, 1.0, 50.0, math.inf, math.nan), 0.01, 0.7)
-    study = replace(empty_study(energy_model()), curves=[found, found], training_steps=(2, 4))
+    curve = curve_of(losses(2.0, 1.0, 50.0, math.inf, math.nan), 0.01, 0.7)
+    result = replace(empty_result(energy_model()), curves=[curve, curve], training_steps=(2, 4))
     with open(tmp_path / "x.png", "wb") as file:
-        draw(study, "a $name$", file)
+        draw(result, "a $name$", file)
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_caption_says_what_the_intervals_are() -> None:
-    study = empty_study(energy_model())
-    told = " ".join(caption(study))
-    assert "4,000 draws of rows of text and 2 seeds of noise" in told and "Gains are paired" in told
-    assert "No loss of a Transformer++: none." in told and "landscape" not in told
-    cost = replace(study.cost, landscapes=(0, 1, 1, 1, 1))
-    told = " ".join(caption(replace(study, seeds=[0], cost=cost)))
-    assert "draws of rows of the text alone, as there is one seed" in told
-    assert "Steps beyond 2 are all on the last of this model's 2 landscapes." in told
+    result = empty_result(energy_model())
+    text = " ".join(caption(result))
+    assert "4,000 draws of rows of text and 2 seeds of noise" in text and "Gains are paired" in text
+    assert "No loss of a Transformer++: none." in text and "landscape" not in text
+    cost = replace(result.cost, landscapes=(0, 1, 1, 1, 1))
+    text = " ".join(caption(replace(result, seeds=[0], cost=cost)))
+    assert "draws of rows of the text alone, as there is one seed" in text
+    assert "Steps beyond 2 are all on the last of this model's 2 landscapes." in text
 
 
 def command(run: Path, *flags: str) -> list[str]:
@@ -301,17 +301,17 @@ SHORT = ("--tokens", "192", "--steps", "3", "--candidates", "2", "--seeds", "2")
 def test_the_command(ebt_run: Path, baseline_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "folder"
     assert main(command(ebt_run, *SHORT, "--baseline", str(baseline_run), "--infer_output_dir", str(out))) == 0
-    told = capsys.readouterr().out
-    assert "IN-DISTRIBUTION  validation split of text, 6 rows of 32 tokens" in told
-    assert "SHIFTED  Python code of the standard library, 6 rows of 32 tokens" in told
-    assert f"Transformer++: {baseline_run.name}, training step 6." in " ".join(told.split())
+    output = capsys.readouterr().out
+    assert "IN-DISTRIBUTION  validation split of text, 6 rows of 32 tokens" in output
+    assert "SHIFTED  Python code of the standard library, 6 rows of 32 tokens" in output
+    assert f"Transformer++: {baseline_run.name}, training step 6." in " ".join(output.split())
     for words in (
         "Steps: the loss is least",
         "Candidates after 2 steps",
         "Candidates after 3 steps",
         "Shift: from 1 step",
     ):
-        assert words in told
+        assert words in output
     assert (out / "think_curve.png").read_bytes().startswith(b"\x89PNG")
     with open(out / "think_curve.csv") as file:
         rows = list(csv.DictReader(file))
@@ -323,12 +323,12 @@ def test_the_command(ebt_run: Path, baseline_run: Path, tmp_path: Path, capsys: 
     loaded = load(ModelFlags(run=str(ebt_run)))
     plain = load(ModelFlags(run=str(baseline_run))).model
     rows_BS = validation_text(loaded, 192).rows
-    for model, wanted in (
+    for model, fields in (
         (loaded.model, {"steps": "2", "candidates": "1", "seed": "0"}),  # an evaluation starts from the noise of seed 0
         (plain, {"model": "Transformer++", "candidates": ""}),
     ):
-        wanted |= {"text": "in-distribution"}
-        (row,) = [row for row in rows if wanted.items() <= row.items()]
+        fields |= {"text": "in-distribution"}
+        (row,) = [row for row in rows if fields.items() <= row.items()]
         logits, targets = model(rows_BS[:, :-1]).flatten(0, 1), rows_BS[:, 1:].flatten()
         assert float(row["loss"]) == pytest.approx(
             float(F.cross_entropy(logits, targets, ignore_index=model.pad_id)), abs=1e-4
@@ -340,24 +340,24 @@ def test_other_text_and_no_transformer(ebt_run: Path, tmp_path: Path, capsys: py
     file.write_text("1 + 1 = 2\n" * 20)
     flags = ("--shifted", str(file), "--infer_output_dir", str(tmp_path), "--device", "cpu")
     assert main(command(ebt_run, *SHORT, *flags)) == 0
-    told = capsys.readouterr().out
-    assert r"SHIFTED  odd\u200b.txt, 6 rows of 32 tokens" in told
-    assert "there is no trained run tiny-ebt-transformer++ (--compare_baseline trains it)" in " ".join(told.split())
-    assert "\n    T++" not in told
+    output = capsys.readouterr().out
+    assert r"SHIFTED  odd\u200b.txt, 6 rows of 32 tokens" in output
+    assert "there is no trained run tiny-ebt-transformer++ (--compare_baseline trains it)" in " ".join(output.split())
+    assert "\n    T++" not in output
 
 
 def test_the_transformer_beside_the_run_is_found(ebt_run: Path, baseline_run: Path, tmp_path: Path) -> None:
     runs = [shutil.copytree(run, tmp_path / "runs" / run.name) for run in (ebt_run, baseline_run)]
     loaded = load(ModelFlags(run=str(runs[0])))
-    assert find_baseline(ModelFlags(), ThinkCurveFlags(), loaded).loaded is None
+    assert find_transformer(ModelFlags(), ThinkCurveFlags(), loaded).loaded is None
     settings = (runs[1] / "config.json").read_text()
     (runs[1] / "config.json").write_text(settings.replace('"tiny-transformer"', '"tiny-ebt-transformer++"'))
-    found = find_baseline(ModelFlags(), ThinkCurveFlags(), loaded)
-    assert found.loaded is not None and found.name == baseline_run.name
+    baseline = find_transformer(ModelFlags(), ThinkCurveFlags(), loaded)
+    assert baseline.loaded is not None and baseline.name == baseline_run.name
     longer = loaded.config.with_values({"context_length": 64})
-    told = find_baseline(ModelFlags(), ThinkCurveFlags(), replace(loaded, config=longer))
-    assert told.loaded is None and told.flops > found.flops
-    assert told.missing_reason == (
+    other = find_transformer(ModelFlags(), ThinkCurveFlags(), replace(loaded, config=longer))
+    assert other.loaded is None and other.flops > baseline.flops
+    assert other.missing_reason == (
         f"the run {baseline_run.name} does not serve: its context is 32 tokens, and the EBT's is 64; "
         "choose a run with at least as many"
     )
@@ -390,9 +390,9 @@ def test_a_walk_without_chance_has_one_seed_and_one_candidate(
     assert loaded.model.walk_settings.start == start
     monkeypatch.setattr("inference.language.think_curve.load", lambda _: loaded)
     assert main(command(run, *SHORT, "--infer_output_dir", str(tmp_path))) == 0
-    told = capsys.readouterr().out
-    assert "Nothing is drawn at random here (the walk starts without noise): one seed, one candidate." in told
-    assert "andidates after" not in told
+    output = capsys.readouterr().out
+    assert "Nothing is drawn at random here (the walk starts without noise): one seed, one candidate." in output
+    assert "andidates after" not in output
     with open(tmp_path / "think_curve.csv") as file:
         assert {(row["seed"], row["candidates"]) for row in csv.DictReader(file)} == {("0", "1"), ("mean", "1")}
 
@@ -402,8 +402,8 @@ def test_noise_that_is_asked_for_is_drawn(
 ) -> None:
     flags = ("--infer_langevin_dynamics_noise", "0.5", "--infer_output_dir", str(tmp_path))
     assert main(command(residual_run, *SHORT, *flags)) == 0
-    told = capsys.readouterr().out
-    assert "Nothing is drawn at random" not in told and "Candidates after 1 step:" in told
+    output = capsys.readouterr().out
+    assert "Nothing is drawn at random" not in output and "Candidates after 1 step:" in output
     with open(tmp_path / "think_curve.csv") as file:
         rows = [row for row in csv.DictReader(file) if row["text"] == "in-distribution" and row["model"] == "ebt"]
     assert {row["candidates"] for row in rows} == {"1", "2"} and {row["seed"] for row in rows} == {"0", "1", "mean"}
@@ -414,8 +414,8 @@ def test_noise_that_is_asked_for_is_drawn(
 
 def test_a_single_step_can_be_looked_at(residual_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(residual_run, "--tokens", "192", "--steps", "1", "--infer_output_dir", str(tmp_path))) == 0
-    told = capsys.readouterr().out
-    assert "after 1 of 1.\n" in told and "ore steps" not in told and (tmp_path / "think_curve.png").is_file()
+    output = capsys.readouterr().out
+    assert "after 1 of 1.\n" in output and "ore steps" not in output and (tmp_path / "think_curve.png").is_file()
 
 
 def short_file(folder: Path) -> Path:
@@ -468,8 +468,8 @@ def test_mistakes_are_told(
     words: str,
 ) -> None:
     assert main(command(ebt_run, *flags(tmp_path))) == 2
-    told = capsys.readouterr().err
-    assert words in told and "Traceback" not in told
+    output = capsys.readouterr().err
+    assert words in output and "Traceback" not in output
 
 
 def test_models_that_do_not_fit_are_refused(

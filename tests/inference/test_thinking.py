@@ -103,18 +103,18 @@ def test_alpha_is_a_factor_on_what_was_learned() -> None:
 def test_the_flags_reach_the_walk(conditioning: str, alpha: float | None) -> None:
     """The logits are those of the model's own walk, step by step of the size and on the landscape that were asked."""
     tokens_BS = torch.randint(0, SEPARATOR, (2, CONTEXT), generator=torch.Generator().manual_seed(0))
-    wanted = {"infer_ebt_num_steps": 3, "infer_steps_final_landscape": True, "infer_ebt_override_alpha": alpha}
+    options = {"infer_ebt_num_steps": 3, "infer_steps_final_landscape": True, "infer_ebt_override_alpha": alpha}
     for model in (energy_model(conditioning), residual_model(conditioning)):
-        plan, learned = plan_of(model, **wanted), float(model.step_size)
+        plan, learned = plan_of(model, **options), float(model.step_size)
         size = learned if alpha is None else learned * alpha if alpha < 1 else alpha
         expected = [0, 0, 0] if conditioning == "default" else [0, 1, 1, 1]
         steps = [Step(landscape, torch.tensor(size, dtype=torch.float64)) for landscape in expected]
         with torch.no_grad():
             walked = list(model.walk(tokens_BS, model.start(tokens_BS, fixed=True), steps, differentiable=False))
-        found = walk_rows(model, tokens_BS, plan)
-        torch.testing.assert_close(found.y, walked[-1].y, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(found.first_energy, walked[0].energy, rtol=1e-9, atol=1e-9)
-        assert found.passes == len(expected)
+        end = walk_rows(model, tokens_BS, plan)
+        torch.testing.assert_close(end.y, walked[-1].y, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(end.first_energy, walked[0].energy, rtol=1e-9, atol=1e-9)
+        assert end.passes == len(expected)
 
 
 def test_noise_is_that_of_the_evaluation_unless_asked() -> None:
@@ -131,7 +131,7 @@ RESIDUAL, ZEROS = "--recipe residual", "--denoising_initial_condition zeros"
 
 
 @pytest.mark.parametrize(
-    ("flags", "asked"),
+    ("flags", "options"),
     [
         (RESIDUAL, {}),
         (f"{RESIDUAL} --mcmc_num_steps 3", {}),
@@ -140,15 +140,15 @@ RESIDUAL, ZEROS = "--recipe residual", "--denoising_initial_condition zeros"
         (ZEROS, {}),  # its recipe has a scale of the noise from which other walks start
     ],
 )
-def test_candidates_without_noise_are_an_error(flags: str, asked: dict[str, float]) -> None:
+def test_candidates_without_noise_are_an_error(flags: str, options: dict[str, float]) -> None:
     model = energy_model(flags=flags)
     with pytest.raises(UserError) as caught:
-        plan_of(model, infer_generated_samples=3, **asked)
+        plan_of(model, infer_generated_samples=3, **options)
     assert str(caught.value) == (
         "--infer_generated_samples is 3: without noise all candidates of this model are the same; "
         "add --infer_langevin_dynamics_noise, or ask for 1."
     )
-    assert plan_of(model, infer_generated_samples=1, **asked).candidates == 1
+    assert plan_of(model, infer_generated_samples=1, **options).candidates == 1
     assert plan_of(model, infer_generated_samples=3, infer_langevin_dynamics_noise=0.1).candidates == 3
 
 

@@ -164,7 +164,7 @@ def test_the_end_of_a_run(door: Door) -> None:
     assert re.search(r"loss after steps 0: \d\.\d{4}, 1: \d\.\d{4}; thinking gains -?\d\.\d{4} nats per token", output)
     assert "energy by steps taken, 128 positions of held-out text" in output
     assert re.search(r"the true token has the lower energy at \d+% of \d+ held-out positions", output)
-    assert re.search(r"  given  \| \S.*\n(.*\n)*?  sample \| ", output)
+    assert re.search(r"  prompt \| \S.*\n(.*\n)*?  sample \| ", output)
     mine, other, longer = sorted((door.logs / "runs").iterdir(), key=lambda folder: len(folder.name))
     assert (mine / "energy.png").read_bytes().startswith(b"\x89PNG") and not (other / "energy.png").exists()
     for folder, name in ((other, "small-transformer++"), (longer, "small-transformer++-flops")):
