@@ -58,13 +58,25 @@ def inspect(config: RunConfig) -> int:
     logs = Path(config.logging.logs_dir)
     copy_output(logs / "debug.log", pointer=logs / "console.log")
 
+    from data.inspect import inspect_data
     from tasks import find_task
-    from training.find import run_tools
+    from training.find import find_batch_size, find_lr
+    from training.plan import plan
     from training.trainer import prepare_process
 
     prepare_process(config)
-    task = find_task(config.run.task)
-    return run_tools(task, config, task.data(config))
+    task, debugging = find_task(config.run.task), config.debugging
+    data = task.data(config)
+    if debugging.debug_dataloader:
+        return 0 if inspect_data(config, data) else 1
+    model = task.model(config, data.spec)
+    if debugging.plan:
+        print(plan(task, config, data, model))
+    if debugging.find_batch_size:
+        find_batch_size(task, config, data, model)
+    if debugging.find_lr:
+        find_lr(task, config, data, model, logs / "find_lr.png")
+    return 0
 
 
 def train(config: RunConfig) -> int:
@@ -115,8 +127,8 @@ def train_together(config: RunConfig, folder: RunFolder, peers: Peers) -> int:
         if weights is not None:
             weights.load_into(model)
     with folder.attempt(config, step) as attempt:
-        new_step_size = checkpoint is None and (weights is None or weights.own_step_size)
-        training = Training(task, config, folder, data, model, attempt, peers, calibrate=new_step_size)
+        calibrate = checkpoint is None and (weights is None or weights.own_step_size)
+        training = Training(task, config, folder, data, model, attempt, peers, calibrate)
         print(training.summary_line())
         try:
             if not config.testing.only_test:

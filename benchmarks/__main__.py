@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.sheet import Sheet
+from benchmarks.measure import Measurement, Sheet
 
 PARTS = (
     "start",
@@ -28,30 +28,30 @@ PARTS = (
     "thinking",
     "learning",
 )
-WIDTH = 120  # of tables where the screen is not known
+WIDTH = 120  # of tables, on a narrower screen too
 
 
-def main(words: list[str]) -> int:
+def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)}; nothing for all")
     parser.add_argument("--full", action="store_true", help="energy: every point, which takes about two hours")
-    options = parser.parse_args(words)
+    options = parser.parse_args(argv)
     unknown = set(options.parts) - set(PARTS)
     if unknown:
         print(f"{', '.join(sorted(unknown))}: choose {', '.join(PARTS)}, or nothing for all.", file=sys.stderr)
         return 2
-    rows: list[dict[str, Any]] = []
+    measurements: list[Measurement] = []
     sheets: list[Sheet] = []
     for name in options.parts or PARTS:
         print(f"measuring {name} …", file=sys.stderr)
         part: Any = importlib.import_module(f"benchmarks.{name}")  # torch is loaded here and not for --help
-        for found in part.run(options.full) if name == "energy" else part.run():
-            if isinstance(found, Sheet):
-                sheets.append(found)
+        for result in part.run(options.full) if name == "energy" else part.run():
+            if isinstance(result, Sheet):
+                sheets.append(result)
             else:
-                rows.append(found)
-    if rows:
-        sheets.insert(0, sheet_of(rows))
+                measurements.append(result)
+    if measurements:
+        sheets.insert(0, sheet_of(measurements))
     console = Console(width=max(Console().width, WIDTH))
     for sheet in sheets:
         console.print(sheet.table())
@@ -62,15 +62,15 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def sheet_of(rows: list[dict[str, Any]]) -> Sheet:
-    """One line for each measurement of name, value, unit and note."""
-    by_name = {row["name"]: row["value"] for row in rows}
-    if {"loader, --num_workers 0", "rate of default model"} <= by_name.keys():
-        ratio = by_name["loader, --num_workers 0"] / by_name["rate of default model"]
+def sheet_of(measurements: list[Measurement]) -> Sheet:
+    """One line for each measurement."""
+    values = {one.name: one.value for one in measurements}
+    if {"loader, --num_workers 0", "rate of default model"} <= values.keys():
+        ratio = values["loader, --num_workers 0"] / values["rate of default model"]
         note = "tokens loaded per token trained on"
-        rows = [*rows, {"name": "loader against default model", "value": ratio, "unit": "x", "note": note}]
+        measurements = [*measurements, Measurement("loader against default model", ratio, "x", note)]
     title = f"{platform.processor() or platform.machine()}, Python {platform.python_version()}"
-    cells = [(row["name"], number(row["value"]), row["unit"], row["note"]) for row in rows]
+    cells = [(one.name, number(one.value), one.unit, one.note) for one in measurements]
     return Sheet(title, ("what", "value", "unit", "how"), cells, frozenset({"what", "unit", "how"}))
 
 

@@ -123,7 +123,7 @@ def training_loss(model: EnergyLM, rows_BS: Tensor) -> Tensor:
     start_BSV = start_BSV * model.walk_settings.noise_scale
     predictions = walk(model.network, tokens_BS, start_BSV, steps, model.space.rule, detach=model.walk_settings.detach)
     last_only = model.walk_settings.last_step_only or model.walk_settings.truncate
-    wanted = predictions[-1:] if last_only else predictions
+    judged = predictions[-1:] if last_only else predictions
     targets = targets_BS.flatten()
-    losses = [F.cross_entropy(y_BSV.flatten(0, 1), targets, ignore_index=model.pad_id) for y_BSV in wanted]
+    losses = [F.cross_entropy(y_BSV.flatten(0, 1), targets, ignore_index=model.pad_id) for y_BSV in judged]
     return torch.stack(losses).mean()

@@ -29,7 +29,7 @@ from torch._dynamo.utils import counters
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import concatenated
-from benchmarks.sheet import Sheet
+from benchmarks.measure import ROOT, Sheet, seconds
 from config import parse_command_line
 from core.progress import print_note
 from data.language.build import TextSpec
@@ -38,27 +38,29 @@ from tasks.language import TASK
 from training.cost import step_cost
 from training.trainer import configure_malloc
 
-ROOT = Path(__file__).resolve().parent.parent
 # As published, with a number of steps that is not drawn, and without old rows, which make every form slower alike.
 RECIPES = {"S1": "--recipe s1", "S2": "--recipe s2 --no-mcmc_replay_buffer"}
-TOKENS = {256: 1024, 512: 1024, 8192: 1024, 50277: 512}  # in a batch at most, where one row is not more already
 LEAST_ROUNDS, MOST_ROUNDS = 3, 10
 GROWTH = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
 class Point:
-    """What is measured: a size of model and of data, and how the EBT is trained."""
+    """What is measured: a size of model and of data, and how the EBT is trained.
+
+    steps: of the walk. tokens: of a batch, which has at least one row.
+    """
 
     vocabulary: int
     context: int
     size: str
     recipe: str
     steps: int = 2
+    tokens: int = 1024
 
     @property
     def rows(self) -> int:
-        return max(1, TOKENS[self.vocabulary] // self.context)
+        return max(1, self.tokens // self.context)
 
     @property
     def label(self) -> tuple[str, ...]:
@@ -96,8 +98,13 @@ SOME = dict.fromkeys(
     ],
     "abcd",
 )
-GRID = list(product((256, 8192, 50277), (256, 1024), ("3xs", "xxs"), ("S1", "S2")))
-ALL = SOME | {Point(*place): "abcde" for place in GRID}
+GRID = [
+    Point(vocabulary, context, size, recipe, tokens=tokens)
+    for (vocabulary, tokens), context, size, recipe in product(
+        ((256, 1024), (8192, 1024), (50277, 512)), (256, 1024), ("3xs", "xxs"), ("S1", "S2")
+    )
+]
+ALL = SOME | dict.fromkeys(GRID, "abcde")
 FIRST = Point(256, 256, "3xs", "S2")  # where growth is looked at
 
 
@@ -127,29 +134,29 @@ OVER, COMPILED_OVER = Target(1.2, False), Target(1.15, False)  # over Transforme
 def run(full: bool) -> list[Sheet]:
     """Measure a few points, or all; a form that does not work, or not here, has no numbers."""
     points, budget = (ALL, 40.0) if full else (SOME, 12.0)
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     begin = time.monotonic()
     for number, (point, forms) in enumerate(points.items()):
         minutes = (time.monotonic() - begin) / 60
         left = f", about {minutes / number * (len(points) - number):.0f} min left" if number else ""
         print_note(f"energy {number + 1}/{len(points)}: {', '.join(point.label)}{left}")
-        found.append(measure(point, forms, budget))
+        results.append(measure(point, forms, budget))
     print_note("energy: growth with the number of steps")
     growth = worker({"task": "growth", "point": asdict(FIRST), "budget": budget})
-    return [times_sheet([*points], found), cost_sheet([*points], found), growth_sheet(growth)]
+    return [times_sheet([*points], results), cost_sheet([*points], results), growth_sheet(growth)]
 
 
 def measure(point: Point, forms: str, budget: float) -> dict[str, Any]:
     """{"times": seconds by form, "compile": seconds by form, "flops": by form, "memory": bytes by form}"""
     with tempfile.TemporaryDirectory() as cache:  # compilations of this point only, so that their time is the true one
         job = {"point": asdict(point), "budget": budget, "forms": forms}
-        found = worker({"task": "times", **job}, TORCHINDUCTOR_CACHE_DIR=cache)
-        found["memory"] = {}
-        for form in [form for form in "abc" if form in found.get("times", {})]:
+        result = worker({"task": "times", **job}, TORCHINDUCTOR_CACHE_DIR=cache)
+        result["memory"] = {}
+        for form in [form for form in "abc" if form in result.get("times", {})]:
             # Freed memory goes back at once: the peak is what the step holds, and not what malloc keeps.
             options = {"TORCHINDUCTOR_CACHE_DIR": cache, "MALLOC_MMAP_THRESHOLD_": "65536"}
-            found["memory"] |= worker({"task": "memory", **job, "forms": form}, **options)
-    return found
+            result["memory"] |= worker({"task": "memory", **job, "forms": form}, **options)
+    return result
 
 
 def worker(job: dict[str, Any], **environment: str) -> dict[str, Any]:
@@ -199,7 +206,7 @@ def train(loss_of: Callable[[Any, torch.Tensor], torch.Tensor], model: LanguageM
 def steps_of(
     forms: str, ebt: EnergyLM, baseline: LanguageModel, rows: torch.Tensor
 ) -> tuple[dict[str, Callable[[], None]], dict[str, float]]:
-    """The wanted forms that work, on the same weights and rows; and how long the first step of the compiled took."""
+    """The forms that work, on the same weights and rows; and the seconds of the first step of those compiled."""
     steps: dict[str, Callable[[], None]] = {}
     compiling = {}
     for form in forms:
@@ -215,12 +222,6 @@ def steps_of(
             compiling[form] = first
         steps[form] = step
     return steps, compiling
-
-
-def seconds(step: Callable[[], None]) -> float:
-    begin = time.perf_counter()
-    step()
-    return time.perf_counter() - begin
 
 
 def best_times(steps: dict[str, Callable[[], None]], budget: float) -> dict[str, float]:
@@ -247,9 +248,10 @@ def peak_memory(step: Callable[[], None]) -> int | None:
 
 
 def status(name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found
-    return 1024 * int(found[1])
+    """Bytes of a line of /proc/self/status."""
+    match = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert match
+    return 1024 * int(match[1])
 
 
 def concatenated_flops(model: EnergyLM, point: Point) -> int:
@@ -282,10 +284,10 @@ def shown(value: float | None, scale: float) -> str:
     return "-" if value is None else f"{value / scale:,.0f}"
 
 
-PLACE = ("V", "B x S", "size", "recipe")
+POINT_HEADINGS = ("V", "B x S", "size", "recipe")
 
 
-def times_sheet(points: Sequence[Point], found: Sequence[dict[str, Any]]) -> Sheet:
+def times_sheet(points: Sequence[Point], results: Sequence[dict[str, Any]]) -> Sheet:
     title = (
         "Training step in ms: (a) published form, (b) ours, (c) ours compiled, (d) Transformer++, (e) that compiled\n"
         f"targets, at least: a/b {EAGER['S2', 512].limit} (V 512) and {EAGER['S2', 8192].limit} (V 8,192), a/c "
@@ -293,30 +295,30 @@ def times_sheet(points: Sequence[Point], found: Sequence[dict[str, Any]]) -> She
         f"{COMPILED_OVER.limit} times the ratio of FLOPs; ! is a miss"
     )
     rows = []
-    for point, result in zip(points, found, strict=True):
+    for point, result in zip(points, results, strict=True):
         a, b, c, d, e = (result.get("times", {}).get(form) for form in "abcde")
         flops = ratio(*(result.get("flops", {}).get(form) for form in "bd"))
-        place = (point.recipe, point.vocabulary)
+        key = (point.recipe, point.vocabulary)
         rows.append(
             (
                 *point.label,
                 *(shown(value, 1e-3) for value in (a, b, c, d, e)),
-                EAGER.get(place, S1_EAGER).judge(ratio(a, b)),
-                COMPILED.get(place, S1_COMPILED).judge(ratio(a, c)),
+                EAGER.get(key, S1_EAGER).judge(ratio(a, b)),
+                COMPILED.get(key, S1_COMPILED).judge(ratio(a, c)),
                 "-" if flops is None else f"{flops:.2f}",
                 OVER.judge(ratio(b, d), flops),
                 COMPILED_OVER.judge(ratio(c, d), flops),
                 COMPILED_OVER.judge(ratio(c, e), flops),
             )
         )
-    headings = (*PLACE, *"abcde", "a/b", "a/c", "FLOP b/d", "b/d", "c/d", "c/e")
+    headings = (*POINT_HEADINGS, *"abcde", "a/b", "a/c", "FLOP b/d", "b/d", "c/d", "c/e")
     return Sheet(title, headings, rows, frozenset({"size", "recipe"}))
 
 
-def cost_sheet(points: Sequence[Point], found: Sequence[dict[str, Any]]) -> Sheet:
+def cost_sheet(points: Sequence[Point], results: Sequence[dict[str, Any]]) -> Sheet:
     title = f"Peak memory of a training step in MB (at most {MEMORY.limit} of a), its GFLOPs, and seconds to compile"
     rows = []
-    for point, result in zip(points, found, strict=True):
+    for point, result in zip(points, results, strict=True):
         memory = [result.get("memory", {}).get(form) for form in "abc"]
         a, b, d = (result.get("flops", {}).get(form) for form in "abd")
         rows.append(
@@ -330,7 +332,7 @@ def cost_sheet(points: Sequence[Point], found: Sequence[dict[str, Any]]) -> Shee
             )
         )
     headings = ("MB a", "b", "c", "b/a", "c/a", "GFLOP a", "b", "d", "a/b", "b/d", "compile c")
-    return Sheet(title, (*PLACE, *headings), rows, frozenset({"size", "recipe"}))
+    return Sheet(title, (*POINT_HEADINGS, *headings), rows, frozenset({"size", "recipe"}))
 
 
 def growth_sheet(growth: dict[str, Any]) -> Sheet:

@@ -5,15 +5,15 @@ The forms take turns, so that a busy moment hits all alike; the best of each cou
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from benchmarks import concatenated
-from benchmarks.sheet import Sheet
+from benchmarks.measure import Sheet, seconds
 from config import parse_command_line
 from config.settings import Inference
 from core.progress import print_note
@@ -23,35 +23,46 @@ from inference.thinking import plan_from_flags
 from models.language import EnergyLM, LanguageModel
 from tasks.language import TASK
 
-ROWS, VOCABULARY, SIZE, STEPS = 4, 8192, "xxs", 2
-LENGTHS = (64, 256, 1024)
+ROWS, STEPS = 4, 2
 TARGETS = {256: 40, 1024: 150}  # times faster than recomputing
 ROUNDS, TOKENS = 3, 4  # tokens in a round
+NEW_TOKENS = 100  # at most, after the context
 
 
-def run() -> list[Sheet]:
+@dataclass(frozen=True)
+class Scale:
+    """Sizes of model and data. lengths: of the context, in tokens; the growth is measured at the second."""
+
+    size: str = "xxs"
+    vocabulary: int = 8192
+    lengths: tuple[int, ...] = (64, 256, 1024)
+
+    def model(self, length: int, name: str, flags: str = "") -> LanguageModel:
+        torch.manual_seed(0)
+        size = f"--model_size {self.size} --context_length {length + NEW_TOKENS} --no-isolate_documents"
+        config = parse_command_line(f"{size} --model_name {name} {flags}".split())
+        return TASK.model(config, TextSpec(self.vocabulary, 0, -1)).eval().requires_grad_(False)
+
+    def ebt(self, length: int) -> EnergyLM:
+        model = self.model(length, "ebt", f"--recipe laptop --mcmc_num_steps {STEPS} --mcmc_step_size 0.1")
+        assert isinstance(model, EnergyLM)
+        return model
+
+    def texts(self, length: int) -> Tensor:
+        """Random tokens. -> [B, length]"""
+        return torch.randint(self.vocabulary, (ROWS, length), generator=torch.Generator().manual_seed(0))
+
+    def decoder(self, model: LanguageModel, length: int, settings: Inference) -> Decoder:
+        """A decoder that has read `length` tokens of each text."""
+        return make_decoder(model, plan_from_flags(model, settings), self.texts(length).tolist(), NEW_TOKENS)
+
+
+SCALE = Scale()
+
+
+def run(scale: Scale = SCALE) -> list[Sheet]:
     torch.set_flush_denormal(True)
-    return [against_recomputing(), growth()]
-
-
-def built(length: int, name: str, flags: str = "") -> LanguageModel:
-    torch.manual_seed(0)
-    size = f"--model_size {SIZE} --context_length {length + 100} --no-isolate_documents --model_name {name} {flags}"
-    return TASK.model(parse_command_line(size.split()), TextSpec(VOCABULARY, 0, -1)).eval().requires_grad_(False)
-
-
-def ebt(length: int) -> EnergyLM:
-    model = built(length, "ebt", f"--recipe laptop --mcmc_num_steps {STEPS} --mcmc_step_size 0.1")
-    assert isinstance(model, EnergyLM)
-    return model
-
-
-def texts(length: int) -> Tensor:
-    return torch.randint(VOCABULARY, (ROWS, length), generator=torch.Generator().manual_seed(0))
-
-
-def decoder_of(model: LanguageModel, length: int, settings: Inference) -> Decoder:
-    return make_decoder(model, plan_from_flags(model, settings), texts(length).tolist(), 100)
+    return [against_recomputing(scale), growth(scale)]
 
 
 def next_token(decoder: Decoder) -> None:
@@ -66,78 +77,70 @@ def recompute(model: EnergyLM, tokens_BS: Tensor) -> Tensor:
     return last[:, -1].argmax(-1)
 
 
-def seconds(form: Callable[[], object], times: int) -> float:
-    begin = time.perf_counter()
-    for _ in range(times):
-        form()
-    return (time.perf_counter() - begin) / times
+def mean_seconds(form: Callable[[], object], calls: int) -> float:
+    """Seconds of one of so many calls."""
+    return seconds(lambda: [form() for _ in range(calls)]) / calls
 
 
 def best(forms: dict[str, tuple[Callable[[], object], int]], rounds: int = ROUNDS) -> dict[str, float]:
     """The best time of each form: {name: (form, calls in a round)}"""
     for form, _ in forms.values():
         form()
-    return {
-        name: min(times)
-        for name, times in zip(
-            forms,
-            zip(*([seconds(*form) for form in forms.values()] for _ in range(rounds)), strict=True),
-            strict=True,
-        )
-    }
+    times = [{name: mean_seconds(*form) for name, form in forms.items()} for _ in range(rounds)]
+    return {name: min(one[name] for one in times) for name in forms}
 
 
-def against_recomputing() -> Sheet:
+def against_recomputing(scale: Scale) -> Sheet:
     """Per token, at several lengths: recomputed, cached, and the Transformer++ with a cache of its own."""
     rows = []
-    for length in LENGTHS:
+    for length in scale.lengths:
         print_note(f"inference: {length} tokens of context")
-        model, plain = ebt(length), built(length, "baseline_transformer")
-        cached, other = decoder_of(model, length, Inference()), decoder_of(plain, length, Inference())
-        found = best(
+        model, transformer = scale.ebt(length), scale.model(length, "baseline_transformer")
+        cached, other = (scale.decoder(one, length, Inference()) for one in (model, transformer))
+        times = best(
             {
-                "recomputed": (partial(recompute, model, texts(length)), 1),
+                "recomputed": (partial(recompute, model, scale.texts(length)), 1),
                 "cached": (partial(next_token, cached), TOKENS),
-                "plain": (partial(next_token, other), TOKENS),
-                "prefill": (partial(decoder_of, model, length, Inference()), 1),
+                "transformer": (partial(next_token, other), TOKENS),
+                "prefill": (partial(scale.decoder, model, length, Inference()), 1),
             }
         )
-        ratio, target = found["recomputed"] / found["cached"], TARGETS.get(length)
+        ratio, target = times["recomputed"] / times["cached"], TARGETS.get(length)
         missed = " !" if target and ratio < target else ""
         rows.append(
             (
                 f"{length:,}",
-                f"{found['recomputed'] * 1e3:,.0f}",
-                f"{found['cached'] * 1e3:.1f}",
+                f"{times['recomputed'] * 1e3:,.0f}",
+                f"{times['cached'] * 1e3:.1f}",
                 f"{ratio:.0f}{missed}",
-                f"{found['prefill'] * 1e3:,.0f}",
-                f"{found['plain'] * 1e3:.1f}",
-                f"{found['cached'] / found['plain'] / STEPS:.2f}",
+                f"{times['prefill'] * 1e3:,.0f}",
+                f"{times['transformer'] * 1e3:.1f}",
+                f"{times['cached'] / times['transformer'] / STEPS:.2f}",
                 f"{cached.cache_bytes / 1e6:.0f}",
             )
         )
     headings = ("context", "recomputed", "cached", "times faster", "prefill", "T++ cached", "T++ a step", "cache, MB")
     title = (
-        f"inference: ms per token of {ROWS} texts, V {VOCABULARY:,}, {SIZE}, {STEPS} steps; times faster: at least 40 "
-        "at 256 and 150 at 1,024; T++ a step: cached over Transformer++, per step"
+        f"inference: ms per token of {ROWS} texts, V {scale.vocabulary:,}, {scale.size}, {STEPS} steps; "
+        "times faster: at least 40 at 256 and 150 at 1,024; T++ a step: cached over Transformer++, per step"
     )
     return Sheet(title, headings, rows)
 
 
-def growth() -> Sheet:
+def growth(scale: Scale) -> Sheet:
     """Per token by steps and by candidates, against one step and one candidate."""
     print_note("inference: growth with steps and candidates")
-    length = LENGTHS[1]
-    model = ebt(length)
-    asked = {f"{steps} steps": Inference(infer_ebt_num_steps=steps) for steps in (1, 2, 4, 8, 16)} | {
+    length = scale.lengths[1]
+    model = scale.ebt(length)
+    settings_by_name = {f"{steps} steps": Inference(infer_ebt_num_steps=steps) for steps in (1, 2, 4, 8, 16)} | {
         f"{number} candidates": Inference(infer_generated_samples=number) for number in (1, 2, 4, 8, 16)
     }
-    decoders = {name: decoder_of(model, length, settings) for name, settings in asked.items()}
-    found = best({name: (partial(next_token, decoder), TOKENS) for name, decoder in decoders.items()})
+    decoders = {name: scale.decoder(model, length, settings) for name, settings in settings_by_name.items()}
+    times = best({name: (partial(next_token, decoder), TOKENS) for name, decoder in decoders.items()})
     rows = []
-    for name, spent in found.items():
-        one = found["1 steps" if "steps" in name else "1 candidates"]
+    for name, spent in times.items():
+        one = times["1 steps" if "steps" in name else "1 candidates"]
         number = int(name.split()[0])
         rows.append((name, f"{spent * 1e3:.1f}", f"{spent / one:.2f}", f"{spent / one / number:.2f}"))
-    headings = ("asked for", "ms per token", "of one", "of so many times one")
-    return Sheet(f"inference: growth, {length} tokens of context", headings, rows, frozenset({"asked for"}))
+    headings = ("steps or candidates", "ms per token", "of one", "of so many times one")
+    return Sheet(f"inference: growth, {length} tokens of context", headings, rows, frozenset({"steps or candidates"}))

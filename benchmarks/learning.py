@@ -1,8 +1,7 @@
-"""What is claimed about learning, with three seeds each: which energy, which truncation, and against which rivals.
+"""How well models learn, with three seeds each: kinds of energy, truncation, and Transformer++ beside them.
 
 Every run is a `python train_model.py` of its own, on one thread, as many at a time as there are cores. Groups are
-compared at equal steps; a rival at equal FLOPs trains for as many more steps as the EBT costs.
-Half an hour on two cores.
+compared at equal steps; one at equal FLOPs takes as many more steps as its own are cheaper. Half an hour on two cores.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from statistics import mean, stdev
 
 import torch
 
-from benchmarks.sheet import Sheet
+from benchmarks.measure import ROOT, Sheet
 from config import parse_command_line
 from config.settings import Transformer
 from core.cpus import own_cpus
@@ -30,7 +29,6 @@ from models.language import LanguageModel
 from tasks.language import TASK
 from training.cost import batch_costs
 
-ROOT = Path(__file__).resolve().parent.parent
 SEEDS, STEPS, VOCABULARY = (0, 1, 2), 1000, 258
 PLAIN, EBT = "--model_name baseline_transformer", "--model_name ebt"
 SCALAR = f"{EBT} --model_size 4xs --recipe laptop"
@@ -38,12 +36,12 @@ SCALAR = f"{EBT} --model_size 4xs --recipe laptop"
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to train. as_costly: the name of the arm whose FLOPs it may spend; else it takes as many steps."""
+    """A model and its flags. equal_flops: the arm of the group whose FLOPs it spends; None: it takes as many steps."""
 
     group: str
     name: str
     flags: str
-    as_costly: str | None = None
+    equal_flops: str | None = None
 
 
 ARMS = (
@@ -69,7 +67,7 @@ def run(arms: Sequence[Arm] = ARMS, seeds: Sequence[int] = SEEDS, steps: int = S
     flops = {(arm.group, arm.name): step_flops(f"{arm.flags} {more}") for arm in arms}
     counts = {}
     for arm in arms:
-        own, other = (flops[arm.group, name] for name in (arm.name, arm.as_costly or arm.name))
+        own, other = (flops[arm.group, name] for name in (arm.name, arm.equal_flops or arm.name))
         counts[arm] = round(steps * other / own)
     with tempfile.TemporaryDirectory() as logs, ThreadPoolExecutor(own_cpus()) as pool:
         jobs = {
@@ -83,11 +81,11 @@ def run(arms: Sequence[Arm] = ARMS, seeds: Sequence[int] = SEEDS, steps: int = S
             print_note(f"learning {number}/{len(jobs)}: {arm.group}: {arm.name}, seed {seed}: {losses[arm][-1]:.4f}")
     rows = []
     for arm in arms:
-        found, total = losses[arm], counts[arm] * flops[arm.group, arm.name]
-        spread = f"{stdev(found):.4f}" if len(found) > 1 else "-"
-        each = " ".join(f"{loss:.4f}" for loss in found)
+        by_seed, total = losses[arm], counts[arm] * flops[arm.group, arm.name]
+        spread = f"{stdev(by_seed):.4f}" if len(by_seed) > 1 else "-"
+        each = " ".join(f"{loss:.4f}" for loss in by_seed)
         cells = (f"{parameters(f'{arm.flags} {more}'):,}", f"{counts[arm]:,}", f"{total / 1e12:.2f}")
-        rows.append((arm.group, arm.name, *cells, f"{mean(found):.4f}", spread, each))
+        rows.append((arm.group, arm.name, *cells, f"{mean(by_seed):.4f}", spread, each))
     title = (
         f"validation loss in nats per byte of pydocs, {len(seeds)} seeds; spread is the standard deviation over seeds"
     )

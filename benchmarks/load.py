@@ -10,13 +10,11 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from benchmarks.sheet import Sheet
+from benchmarks.measure import ROOT, Sheet
 from config import parse_command_line
 from config.settings import Transformer
 
-ROOT = Path(__file__).resolve().parent.parent
 LOOPS = (0, 1, 2, 4)
 SECONDS = 5.0  # of work at each point
 ROUNDS = 2
@@ -33,7 +31,7 @@ WORK = ("training", "validation", "generation")
 def run() -> list[Sheet]:
     cores = len(os.sched_getaffinity(0))
     workers = {name: Worker(policy) for name, policy in POLICIES.items()}
-    rates: dict[tuple[str, str, int], float] = {}
+    rates: dict[tuple[str, str, int], float] = {}  # by policy, work and number of loops
     for _ in range(ROUNDS):
         for loops in LOOPS:
             neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
@@ -41,8 +39,8 @@ def run() -> list[Sheet]:
             try:
                 for work in WORK:
                     for name, worker in workers.items():
-                        place = (name, work, loops)
-                        rates[place] = max(rates.get(place, 0.0), worker.rate(work))
+                        key = (name, work, loops)
+                        rates[key] = max(rates.get(key, 0.0), worker.rate(work))
             finally:
                 for neighbour in neighbours:
                     neighbour.kill()
@@ -66,7 +64,7 @@ def run() -> list[Sheet]:
 
 
 class Worker:
-    """A process of the default model that works when it is asked to."""
+    """A process that trains, validates or generates with the default model on request."""
 
     def __init__(self, policy: dict[str, str]) -> None:
         plain = {name: value for name, value in os.environ.items() if name not in WAITING}
@@ -97,10 +95,11 @@ class Worker:
         self.process.wait()
 
 
-def work_when_asked() -> None:
+def serve() -> None:
+    """What a Worker's process does: for every line of stdin some seconds of that work, answered by its rate."""
     import torch
-    from torch import nn
 
+    from benchmarks.model import train_step
     from data.language.build import TextSpec
     from runs.threads import watch_shared_cores
     from tasks.language import TASK
@@ -117,10 +116,7 @@ def work_when_asked() -> None:
 
     def training() -> int:
         model.train()
-        model.training_step(batch, 0).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        train_step(model, optimizer, batch)
         return rows * length
 
     def validation() -> int:
@@ -147,4 +143,4 @@ def work_when_asked() -> None:
 
 
 if __name__ == "__main__":
-    work_when_asked()
+    serve()

@@ -1,4 +1,4 @@
-"""What it costs to write a run down: the share of a default run's training that passes in doing so."""
+"""What recording a run costs: the share of the training time that metrics, heartbeat, alarms and usage take."""
 
 from __future__ import annotations
 
@@ -8,27 +8,38 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import pytorch_lightning as pl
+
+from benchmarks.measure import Measurement
 from config import parse_command_line
 from runs import RunFolder
 from runs.attempts import Attempt
 from tasks.language import TASK
+from training.health import Alarms
 from training.peers import Peers
+from training.progress import Heartbeat
+from training.recorder import Recorder
 from training.trainer import Training, prepare_process
+from training.usage import Usage
 
 STEPS = 200
 FLAGS = ("--no_wandb", "--val_sanity", "0", "--limit_val_batches", "0", "--checkpoint_every_n_steps", "0")
 HOOKS = ("on_train_start", "on_train_batch_start", "on_train_batch_end", "on_before_zero_grad")
-PARTS = {"Recorder": "metrics", "Heartbeat": "heartbeat", "Health": "health", "Usage": "usage"}
+PARTS: dict[type[pl.Callback], str] = {
+    Recorder: "metrics",
+    Heartbeat: "heartbeat",
+    Alarms: "health",
+    Usage: "usage",
+}
 
 
-def run(*flags: str) -> list[dict[str, Any]]:
-    """Rows of name, value, unit and note."""
+def run(*flags: str) -> list[Measurement]:
     with tempfile.TemporaryDirectory() as logs:
         spent, training = measure(["--logs_dir", logs, "--max_steps", str(STEPS), *FLAGS, *flags])
     note = "share of the time of training; steps of the default model"
     shares = {f"logging: {name}": 100 * seconds / training for name, seconds in spent.items()}
     shares["logging: all of it"] = sum(shares.values())
-    return [{"name": name, "value": share, "unit": "%", "note": note} for name, share in shares.items()]
+    return [Measurement(name, share, "%", note) for name, share in shares.items()]
 
 
 def measure(flags: list[str]) -> tuple[dict[str, float], float]:
@@ -41,15 +52,15 @@ def measure(flags: list[str]) -> tuple[dict[str, float], float]:
     training = Training(TASK, config, folder, data, model, Attempt(folder, 0), Peers(), calibrate=True)
     spent = dict.fromkeys(PARTS.values(), 0.0)
     for callback in training.trainer.callbacks:  # type: ignore[attr-defined]
-        if part := PARTS.get(type(callback).__name__):
+        if part := PARTS.get(type(callback)):
             for hook in HOOKS:
                 setattr(callback, hook, timed(getattr(callback, hook), part, spent, time.perf_counter))
     reads = {"health": 0.0}
     training.recorder.readers = [timed(read, "health", reads, time.perf_counter) for read in training.recorder.readers]
     sampler: Any = training.usage
-    sampler.take = timed(sampler.take, "usage", spent, time.thread_time)
+    sampler.take_sample = timed(sampler.take_sample, "usage", spent, time.thread_time)
     training.fit(None)
-    spent["metrics"] -= reads["health"]  # it is read from within the recorder
+    spent["metrics"] -= reads["health"]  # the recorder calls the alarms
     spent["health"] += reads["health"]
     return spent, training.recorder.seconds
 

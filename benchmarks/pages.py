@@ -9,8 +9,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from benchmarks.measure import Measurement, seconds
 from config import parse_command_line
 from config.record import to_dict
 from runs.pages.site import Site
@@ -20,44 +20,38 @@ RUNS = 1000
 CHROMIUM = Path("/usr/bin/chromium")
 
 
-def run() -> list[dict[str, Any]]:
-    """Rows of name, value, unit and note."""
+def run() -> list[Measurement]:
     with tempfile.TemporaryDirectory() as folder:
         return [*one_long_run(Path(folder) / "long"), *many_runs(Path(folder) / "many")]
 
 
-def one_long_run(logs: Path) -> list[dict[str, Any]]:
+def one_long_run(logs: Path) -> list[Measurement]:
     run = make_run(logs, "long", ROWS)
-    start = time.perf_counter()
-    Site(logs).write()
-    taken = time.perf_counter() - start
+    taken = seconds(lambda: Site(logs).write())
     files = [logs / "pages" / f"{run.name}.html", *(logs / "pages" / "data").glob("*.js")]
     size = sum(file.stat().st_size for file in files)
     note = f"{ROWS:,} rows of 20 numbers, {(run / 'metrics.jsonl').stat().st_size / 1e6:,.0f} MB"
     return [
-        {"name": "page of a long run", "value": size / 1e6, "unit": "MB", "note": f"{note}; target 3"},
-        {"name": "writing it", "value": taken, "unit": "s", "note": "once; again only when its metrics grow"},
+        Measurement("page of a long run", size / 1e6, "MB", f"{note}; target 3"),
+        Measurement("writing it", taken, "s", "once; again only when its metrics grow"),
     ]
 
 
-def many_runs(logs: Path) -> list[dict[str, Any]]:
+def many_runs(logs: Path) -> list[Measurement]:
     first = make_run(logs, "many", 200)
     for number in range(1, RUNS):
         path = first.with_name(f"many_20260102-{number:06}_{number:06x}")
         shutil.copytree(first, path)
         text = (path / "config.json").read_text()
         (path / "config.json").write_text(text.replace('"seed": 0', f'"seed": {number % 7}'))
-    site, times = Site(logs), []
-    for _ in range(2):
-        start = time.perf_counter()
-        site.write()
-        times.append(time.perf_counter() - start)
-    opened, whole = opening(logs / "index.html")
+    site = Site(logs)
+    first_time, again = seconds(site.write), seconds(site.write)
+    opened, searched = opening(logs / "index.html")
     return [
-        {"name": f"pages of {RUNS:,} runs", "value": times[0], "unit": "s", "note": "all written"},
-        {"name": "the same, nothing new", "value": times[1], "unit": "s", "note": "only looked through"},
-        {"name": "opening their list", "value": opened, "unit": "s", "note": "Chromium, best of 3; target 2"},
-        {"name": "searching and sorting it", "value": whole, "unit": "s", "note": "until the rows stand, best of 3"},
+        Measurement(f"pages of {RUNS:,} runs", first_time, "s", "all written"),
+        Measurement("the same, nothing new", again, "s", "only looked through"),
+        Measurement("opening their list", opened, "s", "Chromium, best of 3; target 2"),
+        Measurement("searching and sorting it", searched, "s", "until the rows are drawn, best of 3"),
     ]
 
 
@@ -77,10 +71,10 @@ def lines(rows: int) -> Iterator[str]:
     names = ["train_loss", "valid_loss", "gradient_norm", "energy_first", "energy_last", "energy_gap", "step_size"]
     names += [f"measure_{number}" for number in range(7)]
     for step in range(rows):
-        place = f'{{"step": {step}, "epoch": {step / rows}, "tokens": {64 * step}, "flops": {1e9 * step}, '
+        start = f'{{"step": {step}, "epoch": {step / rows}, "tokens": {64 * step}, "flops": {1e9 * step}, '
         value = 1 + 3 * math.exp(-5 * step / rows) + 0.1 * math.sin(step * 12.9898)
-        rest = ", ".join(f'"{name}": {value * (place + 1)}' for place, name in enumerate(names))
-        yield f'{place}"seconds": {0.1 * step}, "attempt": 1, {rest}}}\n'
+        rest = ", ".join(f'"{name}": {value * number}' for number, name in enumerate(names, 1))
+        yield f'{start}"seconds": {0.1 * step}, "attempt": 1, {rest}}}\n'
 
 
 def opening(page: Path) -> tuple[float, float]:

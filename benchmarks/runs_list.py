@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from benchmarks.measure import Measurement, best_seconds, run_python, seconds
 from config import parse_command_line
 from config.record import to_dict
 
-ROOT = Path(__file__).resolve().parent.parent
 RUNS = 10_000
 ROWS = 80  # of metrics: a run of 800 steps, a row every ten
-QUESTION = ["--where", "ebt_type=time_embed and valid_loss<2", "--sort", "-valid_loss"]
+QUERY = ("--where", "ebt_type=time_embed and valid_loss<2", "--sort", "-valid_loss")
 
 
-def run(runs: int = RUNS, tries: int = 3) -> list[dict[str, Any]]:
-    """Rows of name, value, unit and note."""
+def run(runs: int = RUNS, tries: int = 3) -> list[Measurement]:
     with tempfile.TemporaryDirectory() as logs:
         write_runs(Path(logs), runs)
-        first = seconds([], logs)
-        plain, asked = (min(seconds(words, logs) for _ in range(tries)) for words in ([], QUESTION))
-    how = f"{runs:,} runs of {ROWS} rows; whole process"
+        list_runs = partial(run_python, "-m", "runs", "list", "--logs_dir", logs)
+        first = seconds(list_runs)
+        all_runs, query = (best_seconds(call, tries) for call in (list_runs, partial(list_runs, *QUERY)))
+    note = f"{runs:,} runs of {ROWS} rows; whole process"
     return [
-        {"name": "runs list, index made anew", "value": first, "unit": "s", "note": how},
-        {"name": "runs list", "value": plain, "unit": "s", "note": f"best of {tries}; {how}"},
-        {"name": "runs list --where --sort", "value": asked, "unit": "s", "note": f"best of {tries}; {how}"},
+        Measurement("runs list, index made anew", first, "s", note),
+        Measurement("runs list", all_runs, "s", f"best of {tries}; {note}"),
+        Measurement("runs list --where --sort", query, "s", f"best of {tries}; {note}"),
     ]
 
 
@@ -67,17 +64,17 @@ def row_of(step: int, draw: random.Random) -> dict[str, float]:
         "thinking_gain",
         "learning_rate/step_size",
     )
-    place = {"step": step, "epoch": 0.1, "tokens": step * 1024, "flops": step * 1e9, "seconds": step / 2, "time": 1.7e9}
-    return place | {"attempt": 1} | {name: 3 * draw.random() for name in names + more}
+    position = {
+        "step": step,
+        "epoch": 0.1,
+        "tokens": step * 1024,
+        "flops": step * 1e9,
+        "seconds": step / 2,
+        "time": 1.7e9,
+    }
+    return position | {"attempt": 1} | {name: 3 * draw.random() for name in names + more}
 
 
 def validation(draw: random.Random) -> dict[str, float]:
     names = ("loss", "perplexity", "accuracy", "top5", "loss_step_1", "loss_step_2", "thinking_gain", "bits_per_byte")
     return {f"valid_{name}": 1 + 2 * draw.random() for name in names}
-
-
-def seconds(words: list[str], logs: str) -> float:
-    command = [sys.executable, "-m", "runs", "list", "--logs_dir", logs, *words]
-    start = time.perf_counter()
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)
-    return time.perf_counter() - start

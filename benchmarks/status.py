@@ -1,42 +1,29 @@
-"""`python -m launch status` over many run folders, as one finds them after a year."""
+"""`python -m launch status` over as many run folders as a year leaves."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from benchmarks.measure import Measurement, best_seconds, run_python
 from config.parser import parse_command_line
 from config.record import to_dict
 
-ROOT = Path(__file__).resolve().parent.parent
 RUNS = 5000
 
 
-def run() -> list[dict[str, Any]]:
-    """Rows of name, value, unit and note."""
+def run() -> list[Measurement]:
     with tempfile.TemporaryDirectory() as folder:
         write_runs(Path(folder), RUNS)
-        what = f"best of 3; whole process, {RUNS:,} run folders"
+        status = partial(run_python, "-m", "launch", "status", "--logs_dir", folder)
+        note = f"best of 3; whole process, {RUNS:,} run folders"
         return [
-            {"name": f"status {flags}".rstrip(), "value": best_of(Path(folder), flags), "unit": "s", "note": what}
-            for flags in ("", "--all")
+            Measurement("status", best_seconds(status), "s", note),
+            Measurement("status --all", best_seconds(partial(status, "--all")), "s", note),
         ]
-
-
-def best_of(logs: Path, flags: str) -> float:
-    command = [sys.executable, "-m", "launch", "status", "--logs_dir", str(logs), *flags.split()]
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, env=os.environ)
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def write_runs(logs: Path, count: int) -> None:

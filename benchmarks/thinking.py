@@ -13,42 +13,32 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.sheet import Sheet
+from benchmarks.measure import ROOT, Sheet
 from core.progress import print_note
 
-ROOT = Path(__file__).resolve().parent.parent
 RECIPE = (
     *("--recipe", "laptop", "--model_size", "4xs", "--mcmc_num_steps", "1"),
     *("--randomize_mcmc_num_steps", "3", "--randomize_mcmc_num_steps_min", "2"),  # 2 to 4
     *("--max_steps", "800", "--val_check_interval", "400"),
 )
 PICTURE = Path("logs/think_curve.png")
+CURVE = ("--steps", "10")
 
 
-def run(recipe: tuple[str, ...] = RECIPE, curve: tuple[str, ...] = ("--steps", "10")) -> list[Sheet]:
+def run(recipe: tuple[str, ...] = RECIPE, curve: tuple[str, ...] = CURVE, picture: Path = PICTURE) -> list[Sheet]:
+    """recipe: flags of the training. curve: flags of think-curve. picture: where the curve is saved."""
     with tempfile.TemporaryDirectory() as logs:
         print_note(f"thinking: training an EBT with {' '.join(recipe)}, and its Transformer++")
-        call(
-            "train_model.py", "--no_wandb", "--compare_baseline", "--run_name", "thinking", "--logs_dir", logs, *recipe
-        )
+        where = ("--logs_dir", logs)
+        call("train_model.py", "--no_wandb", "--compare_baseline", "--run_name", "thinking", *where, *recipe)
         print_note("thinking: the curve")
-        call(
-            "-m",
-            "inference",
-            "think-curve",
-            "--run",
-            "thinking",
-            "--logs_dir",
-            logs,
-            "--infer_output_dir",
-            logs,
-            *curve,
-        )
+        output = ("--infer_output_dir", logs)
+        call("-m", "inference", "think-curve", "--run", "thinking", *where, *output, *curve)
         with open(Path(logs) / "think_curve.csv", newline="") as file:
             rows = [row for row in csv.DictReader(file) if row["seed"] == "mean"]
-        PICTURE.parent.mkdir(exist_ok=True)
-        shutil.copy(Path(logs) / "think_curve.png", PICTURE)
-    return [sheet_of(rows)]
+        picture.parent.mkdir(exist_ok=True)
+        shutil.copy(Path(logs) / "think_curve.png", picture)
+    return [sheet_of(rows, picture)]
 
 
 def call(*words: str) -> None:
@@ -57,15 +47,15 @@ def call(*words: str) -> None:
         raise RuntimeError(f"{' '.join(words)}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
-def sheet_of(rows: list[dict[str, str]]) -> Sheet:
+def sheet_of(rows: list[dict[str, str]], picture: Path) -> Sheet:
     """A line for each number of steps and candidates, and the Transformer++, on both texts."""
-    places: dict[tuple[str, ...], dict[str, str]] = {}
+    losses: dict[tuple[str, ...], dict[str, str]] = {}  # by point of the curve, and by text
     for row in rows:
         loss, half = float(row["loss"]), (float(row["high"]) - float(row["low"])) / 2
-        place = (row["model"], row["steps"], row["candidates"], f"{float(row['ratio']):.2f}")
-        places.setdefault(place, {})[row["text"]] = f"{loss:.4f} +- {half:.4f}"
+        point = (row["model"], row["steps"], row["candidates"], f"{float(row['ratio']):.2f}")
+        losses.setdefault(point, {})[row["text"]] = f"{loss:.4f} +- {half:.4f}"
     texts = list(dict.fromkeys(row["text"] for row in rows))
-    cells = [(*place, *(found.get(text, "") for text in texts)) for place, found in places.items()]
-    title = f"thinking: loss in nats per token, with the interval over rows and seeds; drawn in {PICTURE}"
+    cells = [(*point, *(by_text.get(text, "") for text in texts)) for point, by_text in losses.items()]
+    title = f"thinking: loss in nats per token, with the interval over rows and seeds; drawn in {picture}"
     headings = ("model", "steps", "candidates", "x T++ FLOPs", *texts)
     return Sheet(title, headings, cells, frozenset({"model"}))

@@ -1,4 +1,4 @@
-"""What is measured against ours computes the same, and the measurements are told as they are."""
+"""The published form computes the same as ours; benchmarks measure and print what they say."""
 
 from __future__ import annotations
 
@@ -34,31 +34,26 @@ def test_the_concatenated_form_has_the_same_loss_and_gradients(conditioning: str
     for parameter in model.network.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    found = []
+    losses_and_gradients = []
     for loss_of in (
         lambda: model.training_step({"input_ids": ROWS}, 0),
         lambda: concatenated.training_loss(model, ROWS),
     ):
         torch.manual_seed(3)
         loss = loss_of()
-        found.append((loss.detach(), *torch.autograd.grad(loss, learned)))
-    for ours, theirs in zip(*found, strict=True):
+        losses_and_gradients.append((loss.detach(), *torch.autograd.grad(loss, learned)))
+    for ours, theirs in zip(*losses_and_gradients, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)
 
 
-TINY = energy.Point(vocabulary=16, context=8, size="4xs", recipe="S2")
-
-
-@pytest.fixture(autouse=True)
-def tiny_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(energy.TOKENS, TINY.vocabulary, 16)
+TINY = energy.Point(vocabulary=16, context=8, size="4xs", recipe="S2", tokens=16)
 
 
 def test_a_point_is_measured_in_time_and_flops() -> None:
-    found = energy.work({"task": "times", "point": asdict(TINY), "budget": 0.0, "forms": "abd"})
-    assert found["times"].keys() == set("abd") and all(0 < spent < 60 for spent in found["times"].values())
-    assert found["flops"]["a"] > found["flops"]["b"] > found["flops"]["d"] > 0
-    assert found["compile"] == {}
+    result = energy.work({"task": "times", "point": asdict(TINY), "budget": 0.0, "forms": "abd"})
+    assert result["times"].keys() == set("abd") and all(0 < spent < 60 for spent in result["times"].values())
+    assert result["flops"]["a"] > result["flops"]["b"] > result["flops"]["d"] > 0
+    assert result["compile"] == {}
 
 
 def test_memory_is_what_a_step_takes() -> None:
@@ -74,27 +69,27 @@ def test_the_observed_stream_runs_once_however_many_steps_are_taken() -> None:
     assert [row[0] for row in energy.growth_sheet(growth).rows] == ["1", "2", "4", "8"]
 
 
-def test_tables_mark_what_misses_its_target_and_leave_out_what_is_not_known() -> None:
+def test_tables_mark_what_misses_its_target_and_leave_out_what_was_not_measured() -> None:
     points = (replace(TINY, vocabulary=512), replace(TINY, recipe="S1", steps=3), TINY)
     times = {"a": 3.0, "b": 2.0, "c": 1.0, "d": 0.5}
-    found = [
+    results = [
         {"times": times, "memory": {"a": 10e6, "b": 7e6}, "flops": dict(a=4e9, b=2e9, d=1e9)},
         {"times": times},
         {},
     ]
-    rows = energy.times_sheet(points, found).rows
+    rows = energy.times_sheet(points, results).rows
     assert rows[0] == (
-        *("512", "128 x 8", "4xs", "S2, T = 2", "3,000", "2,000", "1,000", "500", "-"),
+        *("512", "2 x 8", "4xs", "S2, T = 2", "3,000", "2,000", "1,000", "500", "-"),
         *("1.50 !", "3.00", "2.00", "4.00 !", "2.00", "-"),
     )
     assert rows[1][3] == "S1, T = 3" and rows[1][9:12] == ("1.50 !", "3.00", "-") and set(rows[2][4:]) == {"-"}
-    sheet = energy.cost_sheet(points, found)
+    sheet = energy.cost_sheet(points, results)
     assert sheet.rows[0][4:] == ("10", "7", "-", "0.70 !", "-", "4", "2", "1", "2.00", "2.00", "-")
-    assert "| 512 | 128 x 8 | 4xs | S2, T = 2 | 10 | 7 | - | 0.70 ! |" in sheet.markdown()
+    assert "| 512 | 2 x 8 | 4xs | S2, T = 2 | 10 | 7 | - | 0.70 ! |" in sheet.markdown()
     assert sheet.table().row_count == 3
 
 
-def test_a_measurement_that_fails_is_said_and_has_no_numbers(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_measurement_that_fails_is_reported_and_has_no_numbers(capfd: pytest.CaptureFixture[str]) -> None:
     assert energy.worker({"task": "times", "point": asdict(replace(TINY, recipe="S3"))}) == {}
     assert "no times: exit status 1: KeyError: 'S3'" in capfd.readouterr().err
 
@@ -104,28 +99,26 @@ def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == f"energies: choose {', '.join(PARTS)}, or nothing for all.\n"
 
 
-def test_generation_is_measured_against_the_same_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "SIZE", "4xs")
-    monkeypatch.setattr(inference, "VOCABULARY", 50)
-    monkeypatch.setattr(inference, "LENGTHS", (6, 12))
-    model, tokens_BS = inference.ebt(6), inference.texts(6)
-    cached = inference.decoder_of(model, 6, inference.Inference())
+def test_generation_is_measured_against_the_same_predictions() -> None:
+    scale = inference.Scale(size="4xs", vocabulary=50, lengths=(6, 12))
+    model, tokens_BS = scale.ebt(6), scale.texts(6)
+    cached = scale.decoder(model, 6, inference.Inference())
     for _ in range(3):
-        found_B = cached.predict().logits.argmax(-1)
-        torch.testing.assert_close(found_B, inference.recompute(model, tokens_BS))
-        cached.append(found_B)
-        tokens_BS = torch.cat([tokens_BS, found_B[:, None]], dim=1)
-    against, growth = inference.run()
+        token_B = cached.predict().logits.argmax(-1)
+        torch.testing.assert_close(token_B, inference.recompute(model, tokens_BS))
+        cached.append(token_B)
+        tokens_BS = torch.cat([tokens_BS, token_B[:, None]], dim=1)
+    against, growth = inference.run(scale)
     assert [row[0] for row in against.rows] == ["6", "12"] and all(float(cell) > 0 for cell in against.rows[0][1:4])
     assert [row[0] for row in growth.rows][:2] == ["1 steps", "2 steps"] and growth.rows[0][2:] == ("1.00", "1.00")
 
 
-def test_a_model_is_trained_to_think_and_its_curve_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thinking, "PICTURE", tmp_path / "think_curve.png")
+def test_a_model_is_trained_to_think_and_its_curve_drawn(tmp_path: Path) -> None:
     size = "--num_transformer_blocks 2 --embedding_dim 32 --multiheaded_attention_heads 2 --context_length 16"
     recipe = f"--max_steps 3 --limit_val_batches 2 --batch_size_per_device 4 {size} --recipe laptop"
     recipe += " --mcmc_num_steps 1 --randomize_mcmc_num_steps 1"
-    (sheet,) = thinking.run(tuple(recipe.split()), ("--steps", "3", "--candidates", "2", "--tokens", "64"))
+    curve = "--steps 3 --candidates 2 --tokens 64"
+    (sheet,) = thinking.run(tuple(recipe.split()), tuple(curve.split()), tmp_path / "think_curve.png")
     assert {(row[0], row[1], row[2]) for row in sheet.rows} >= {
         ("ebt", "3", "1"),
         ("ebt", "2", "2"),

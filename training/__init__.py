@@ -1,5 +1,9 @@
-"""Training a model: trainer builds it, lightning touches Lightning's internals, devices and peers place its processes.
+"""Training a model. `trainer` puts a run together from the rest.
 
-While it runs: recorder measures, divergence and health judge, checkpoints saves, resume continues, interruption and
-hang_watch stop, progress and usage and wandb show. Before it: find and cost. After it: report.
+Before it: `resume` merges the settings with those of a checkpoint, `devices` and `peers` set up its processes,
+`optimizers` the optimizer, `cost` counts FLOPs and memory; `plan` and `find` are tools that train nothing.
+While it runs: `recorder` measures, `divergence` and `health` judge, `checkpoints` saves, `stopping`, `interruption` and
+`hang_watch` end it, `progress`, `usage` and `wandb` show it; `debugging` has the callbacks of debugging flags,
+`fault_injection` those of drills.
+After it: `report`. `lightning` is the only file that touches Lightning's internals.
 """

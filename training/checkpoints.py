@@ -1,4 +1,4 @@
-"""Saves checkpoints atomically, keeps the newest and the best, resumes them exactly; runs/checkpoints.py reads them.
+"""Saves checkpoints atomically, keeps the newest and the best, restores random states; runs/checkpoints.py reads them.
 
 A checkpoint is the state before a batch is trained on: all earlier batches, their validation included, are done.
 One that was saved during a validation says so (`validation_due`), and the attempt that resumes it begins with that
@@ -27,8 +27,8 @@ from training.lightning import loop_state, run_validation
 from training.recorder import Recorder
 
 KEEP_NEWEST = 2
-WINDOW = 50  # steps; for a rollback, the first checkpoint of each of the last windows is kept
-KEEP_WINDOWS = 3
+WINDOW = 50  # steps
+KEEP_WINDOWS = 3  # with --divergence_guard rollback: the first checkpoint of each of the last windows is kept too
 
 
 class ErrorRecordingFile:
@@ -108,7 +108,7 @@ class Checkpoints(pl.Callback):
         self.recorder = recorder  # a callback that comes before this one
         self.best: list[tuple[float, int]] = []  # (value, step) of the best, best first
         self.saved_step = -1
-        self.candidate: float | None = None  # measured since the last save
+        self.candidate: float | None = None  # the monitored value of a validation since the last save
         self.resumed_rng: dict[str, Any] | None = None
         self.rng_before_validation: dict[str, Any] | None = None  # while one runs
         self.validation_due = False  # of the checkpoint that was loaded
@@ -169,7 +169,7 @@ class Checkpoints(pl.Callback):
             self.candidate = self.recorder.measured.get(self.settings.checkpoint_monitor_string)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        # A rollback needs one to return to.
+        # A rollback needs a checkpoint to return to.
         self.start_is_due = self.rollback and not saved_checkpoints(self.folder)
 
     def on_train_batch_start(
@@ -229,7 +229,7 @@ class Checkpoints(pl.Callback):
             return f"{what}. There is no earlier checkpoint: free some space and start again."
         safe = earlier[-1]
         return (
-            f"{what}. Safe is all up to step {step_of(safe)}, in {safe}: free some space and resume "
+            f"{what}. Everything up to step {step_of(safe)} is saved in {safe}: free some space and resume "
             f"with\n  python train_model.py --resume_training_ckpt {shlex.quote(str(safe))}"
         )
 

@@ -1,4 +1,4 @@
-"""FLOPs and memory of a training step, counted by running it on tensors that have shapes and no memory."""
+"""FLOPs and memory of a training step, counted by running it on the meta device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Cost:
 
 
 class WholeModel:
-    """Stands for the counter's tracker of modules, whose hooks do not bear the autograd.grad of an energy."""
+    """Replaces the module tracker of FlopCounterMode, whose hooks fail in the autograd.grad of an energy."""
 
     parents: ClassVar = {"Global"}
 
@@ -55,7 +55,7 @@ def step_cost(model: Model, batch: Batch) -> Cost:
 def batch_costs(model: Model, batch: Batch) -> dict[int, Cost]:
     """The cost of a batch by its number of steps down the energy; {0: cost} for a model without."""
     counts = model.step_counts()
-    # Every landscape is visited at least once, and every further step costs the same: the rest lies between these two.
+    # Every landscape is visited at least once and every further step costs the same: the cost is linear in the count.
     costs = {}
     for count in dict.fromkeys((counts[0], counts[-1])):
         with model.with_steps(count):
@@ -64,10 +64,10 @@ def batch_costs(model: Model, batch: Batch) -> dict[int, Cost]:
     return {count: costs.get(count) or between(low, high, count - counts[0], len(counts) - 1) for count in counts}
 
 
-def between(low: Cost, high: Cost, steps: int, of: int) -> Cost:
-    """The cost `steps` of `of` steps from `low` to `high`."""
-    flops = low.flops + (high.flops - low.flops) * steps // of
-    return Cost(flops, low.activation_bytes + (high.activation_bytes - low.activation_bytes) * steps // of)
+def between(low: Cost, high: Cost, steps: int, total: int) -> Cost:
+    """Linear interpolation, `steps` of `total` steps from `low` to `high`."""
+    flops = low.flops + (high.flops - low.flops) * steps // total
+    return Cost(flops, low.activation_bytes + (high.activation_bytes - low.activation_bytes) * steps // total)
 
 
 def costs_if_counted(model: Model, batch: Batch) -> dict[int, Cost]:

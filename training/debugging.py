@@ -14,6 +14,7 @@ from training.errors import RunDiverged
 
 
 def save_batch(folder: Path, step: int, batch: Any, rank: int = 0) -> Path:
+    """Save the batch of a step for a person to look at, into the run folder."""
     path = folder / f"batch_of_step_{step:08d}{f'_rank_{rank}' if rank else ''}.pt"
     torch.save(batch, path)
     return path

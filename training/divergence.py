@@ -76,8 +76,10 @@ class RollbackRequested(Exception):
 
 @dataclass
 class PendingBatch:
-    """A batch whose numbers are still on the device. values: the loss and the measures that must be positive. norm:
-    where it completed a step."""
+    """A batch whose numbers are still on the device.
+
+    values: the loss and the measures that must be positive. norm: of the gradient, where the batch completed a step.
+    """
 
     batch: Any
     batch_idx: int
@@ -182,16 +184,16 @@ class DivergenceGuard(pl.Callback):
         if over <= self.settings.divergence_deviations:
             self.loss_window.losses.append(loss)
         else:
-            new, self.last_spike = self.batch_idx - self.last_spike > SPIKE_DISTANCE, self.batch_idx
+            is_new, self.last_spike = self.batch_idx - self.last_spike > SPIKE_DISTANCE, self.batch_idx
             what = f"the loss is {loss:.4g}, {over:,.0f} deviations over its mean of {self.loss_window.mean:.4g}"
-            if new or self.rollback:
+            if is_new or self.rollback:
                 self.report(trainer, f"{what} ± {self.loss_window.deviation:.2g}", 1 + SUSPECTS)
         negative = {name: value for name, value in zip(self.positive, positive, strict=True) if value < 0}
         if any(positive):
             self.negative_batches = self.negative_batches + 1 if negative else 0
         if self.negative_batches == MOST_NEGATIVE or (self.rollback and self.negative_batches > MOST_NEGATIVE):
-            named = ", ".join(f"{self.title(name)} is {value:.3g}" for name, value in negative.items())
-            self.report(trainer, f"negative for {MOST_NEGATIVE} batches in a row: the {named}", MOST_NEGATIVE)
+            values = ", ".join(f"{self.title(name)} is {value:.3g}" for name, value in negative.items())
+            self.report(trainer, f"negative for {MOST_NEGATIVE} batches in a row: the {values}", MOST_NEGATIVE)
 
     def title(self, name: str) -> str:
         measure = measure_of(name, self.declared)
@@ -217,10 +219,10 @@ class DivergenceGuard(pl.Callback):
             return
         pending, self.pending = self.pending, []
         current = (self.batch, self.batch_idx, self.step, self.measures)
-        pairs = mean_over_processes(trainer, torch.stack([entry.values for entry in pending])).tolist()
-        measured = [entry.norm for entry in pending if entry.norm is not None]
-        norms = iter(torch.stack(measured).tolist() if measured else [])
-        for entry, values in zip(pending, pairs, strict=True):
+        means = mean_over_processes(trainer, torch.stack([entry.values for entry in pending])).tolist()
+        on_device = [entry.norm for entry in pending if entry.norm is not None]
+        norms = iter(torch.stack(on_device).tolist() if on_device else [])
+        for entry, values in zip(pending, means, strict=True):
             self.batch, self.batch_idx = entry.batch, entry.batch_idx
             self.step, self.measures = entry.step, entry.measures
             self.judge_loss(trainer, *values)
@@ -321,7 +323,9 @@ def restore_before(folder: RunFolder, request: RollbackRequested, settings: Chec
         if target[1]["DataModule"]["batches"] <= request.first:
             break
     if target is None:
-        raise RunDiverged(f"{request}, and there is no checkpoint in {folder.checkpoints} to go back to.")
+        raise RunDiverged(
+            f"{request}, and there is no checkpoint in {folder.checkpoints} to go back to: start a new run."
+        )
     path, checkpoint = target
     data, weights = checkpoint["DataModule"], checkpoint["state_dict"]
     guard = checkpoint["callbacks"].setdefault(DivergenceGuard.__qualname__, {"events": []})
@@ -355,12 +359,12 @@ def rollbacks(events: list[dict[str, Any]]) -> int:
 
 def details(event: dict[str, Any]) -> str:
     """A line of what was measured beside the loss."""
-    judged = ("step", "what", "loss", "mean", "deviation", "back_to", "left_out")
-    words = {"gradient_norm": "gradient norm before it"}
+    in_first_line = ("step", "what", "loss", "mean", "deviation", "back_to", "left_out")
+    titles = {"gradient_norm": "gradient norm before it"}
     return "    " + ", ".join(
-        f"{words.get(name, name.replace('_', ' '))} {value:.4g}"
+        f"{titles.get(name, name.replace('_', ' '))} {value:.4g}"
         for name, value in event.items()
-        if name not in judged and value is not None
+        if name not in in_first_line and value is not None
     )
 
 

@@ -1,9 +1,13 @@
 """Faults that `python -m launch drill` injects into a run's first attempt, so that it is interrupted at a known step.
 
-EBT_DRILL=pause:STEP waits there for a signal, kill:STEP kills all of the job's processes, save:STEP does so in the
-middle of writing that step's checkpoint, abort:STEP crashes the last process as NCCL's watchdog does, hang:STEP lets it
-sleep for ever; random hangs in the step in which the file `hang_in_the_drill` appears, and kills itself as soon as
-`kill_in_the_drill` does: what Slurm calls SIGKILL is a SIGTERM first. Only a drill sets it.
+Only a drill sets EBT_DRILL:
+  pause:STEP  waits at that step for a signal
+  kill:STEP   kills all processes of the job
+  save:STEP   kills them in the middle of writing that step's checkpoint
+  abort:STEP  crashes the last process, as NCCL's watchdog does
+  hang:STEP   makes the last process sleep for ever
+  random      hangs as soon as the file `hang_in_the_drill` appears in the run folder, and kills itself as soon as
+              `kill_in_the_drill` does: Slurm would send SIGTERM before its SIGKILL
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ def fault_injector(folder: Path, attempt: int) -> list[pl.Callback]:
 
 
 class FaultInjector(pl.Callback):
-    """Injects one fault."""
+    """Injects one fault. step: optimizer steps before it; not used by `random`."""
 
     def __init__(self, folder: Path, fault: str, step: int) -> None:
         self.folder, self.fault, self.step = folder, fault, step
@@ -93,7 +97,7 @@ def hang() -> None:
 
 
 class HalfWrittenCheckpoint(AtomicCheckpointIO):
-    """Dies in the middle of the checkpoint of `step`."""
+    """Kills the job in the middle of writing the checkpoint of `step`."""
 
     def __init__(self, step: int) -> None:
         self.step = step

@@ -1,4 +1,4 @@
-"""Tools that train nothing and leave no run: --plan, --find_batch_size, --find_lr and --debug_dataloader."""
+"""--find_batch_size and --find_lr: try batch sizes and learning rates; they leave no run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -19,9 +20,7 @@ from torch import nn
 
 from config import RunConfig
 from config.record import values_of
-from core.progress import clock, progress
-from core.text import format_amount
-from data.inspect import inspect_data
+from core.progress import progress
 from data.module import DataModule
 from data.stream import row_order
 from models.model import Batch, Model
@@ -30,50 +29,30 @@ from tasks import Task
 from training.cost import costs_if_counted
 from training.devices import device_of
 from training.optimizers import build_optimizer
-from training.trainer import limit, validation_interval
+from training.usage import LARGEST_BATCH, USABLE
 
-LARGEST_BATCH = 4096
 TRIAL_STEPS = 3
 LONGEST_TRIAL = 20.0  # seconds after which no further step of a trial is taken
-USABLE = 0.8  # share of the free memory
 LR_STEPS = 100
 LR_FROM, LR_TO = 1e-6, 1.0
 RISE = 0.02  # of the whole fall: a loss so much over its lowest has begun to rise
 SAFETY = 10  # a rate that holds for a whole run is so much below the one where the loss begins to rise
-TIMED_STEPS = 11  # the first is a warm-up
-STATES = {"adamw": 2, "sgd": 1}  # float32 copies of a weight in the optimizer; adafactor has rows and columns only
-
-
-def run_tools(task: Task, config: RunConfig, data: DataModule) -> int:
-    """The tools that the flags ask for, one after the other; returns the exit status."""
-    if config.debugging.debug_dataloader:
-        return 0 if inspect_data(config, data) else 1
-    model = task.model(config, data.spec)
-    if config.debugging.plan:
-        print(plan(task, config, data, model))
-    if config.debugging.find_batch_size:
-        find_batch_size(config, data, model, task.unit)
-    if config.debugging.find_lr:
-        loss = task.measures(values_of(config))[0]
-        label = ", ".join(filter(None, (f"training {loss.title}", loss.unit)))
-        find_lr(config, data, model, Path(config.logging.logs_dir) / "find_lr.png", label)
-    return 0
 
 
 def training_batches(data: DataModule, batch_size: int, count: int) -> Iterator[Batch]:
-    """`count` batches of shuffled training rows, of any size."""
+    """`count` batches of shuffled training rows; more than there are begin again."""
     rows = data.rows["train"]
     order = row_order(len(rows), seed=0, epoch=0)
     for number in range(count):
-        places = (number * batch_size + np.arange(batch_size)) % len(rows)
-        yield rows.__getitems__(order[places].tolist())
+        positions = (number * batch_size + np.arange(batch_size)) % len(rows)
+        yield rows.__getitems__(order[positions].tolist())
 
 
 def take_step(config: RunConfig, model: Model, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
     """One training step as the trainer takes it; returns the loss."""
     device = next(model.parameters()).device
-    half = {"bf16": torch.bfloat16, "16": torch.float16}.get(config.trainer.float_precision)
-    with torch.autocast(device.type, dtype=half, enabled=half is not None):
+    dtype = {"bf16": torch.bfloat16, "16": torch.float16}.get(config.trainer.float_precision)
+    with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
         loss = model.training_step({name: tensor.to(device) for name, tensor in batch.items()}, 0)
     loss.backward()
     if config.trainer.gradient_clip_val:
@@ -108,42 +87,37 @@ def try_batch_size(
 ) -> Trial:
     """A few steps with this batch size, of which the first is a warm-up."""
     device, example = device_of(config), data.example(batch_size)
-    needed = max((cost.activation_bytes for cost in costs_if_counted(model, example).values()), default=0)
-    weights = 16 * sum(parameter.numel() for parameter in model.parameters())  # and gradients, and AdamW's two states
-    if device.type == "cpu" and weights + needed > memory_of(device):
-        return Trial(batch_size, memory=needed, note="needs more memory than is free")
+    activations = max((cost.activation_bytes for cost in costs_if_counted(model, example).values()), default=0)
+    weights = 16 * sum(parameter.numel() for parameter in model.parameters())  # with gradients and AdamW's two states
+    if device.type == "cpu" and weights + activations > memory_of(device):
+        return Trial(batch_size, memory=activations, note="needs more memory than is free")
     model = copy.deepcopy(model).to(device)
     optimizer = build_optimizer(model, config.optimizer, batch_size)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    times: list[float] = []
+    batches = training_batches(data, batch_size, steps)
     try:
-        for batch in training_batches(data, batch_size, steps):
-            if sum(times) < LONGEST_TRIAL:
-                start = time.perf_counter()
-                take_step(config, model, optimizer, batch)
-                times.append(time.perf_counter() - start)
-            advance(batch_size)
+        times = step_seconds(batches, partial(take_step, config, model, optimizer), partial(advance, batch_size))
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
-        return Trial(batch_size, memory=needed, note="out of memory")
-    memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else needed
-    timed = times[1:] or times
-    return Trial(batch_size, min(timed), fmean(timed), data.rows["train"].units(example) / min(timed), memory)
+        return Trial(batch_size, memory=activations, note="out of memory")
+    memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else activations
+    return Trial(batch_size, min(times), fmean(times), data.rows["train"].units(example) / min(times), memory)
 
 
-def validation_seconds(config: RunConfig, data: DataModule, model: Model, batch_size: int) -> float:
-    """How long a batch of a validation takes on average."""
-    model = copy.deepcopy(model).to(device_of(config))
+def step_seconds(
+    batches: Iterable[Batch], step: Callable[[Batch], object], advance: Callable[[], None] = lambda: None
+) -> list[float]:
+    """Seconds of each step but the first, a warm-up; slow steps are not all taken. advance: called once a batch."""
     times: list[float] = []
-    for batch in training_batches(data, batch_size, 1 + TRIAL_STEPS):
+    for batch in batches:
         if sum(times) < LONGEST_TRIAL:
             start = time.perf_counter()
-            with torch.no_grad():
-                model.validation_step({name: tensor.to(model.device) for name, tensor in batch.items()}, 0)
+            step(batch)
             times.append(time.perf_counter() - start)
-    return fmean(times[1:] or times)
+        advance()
+    return times[1:] or times
 
 
 def memory_of(device: torch.device) -> float:
@@ -152,7 +126,7 @@ def memory_of(device: torch.device) -> float:
     return USABLE * free
 
 
-def rows_ahead(last: Trial, longest: float, memory: float) -> int:
+def rows_left(last: Trial, longest: float, memory: float) -> int:
     """Rows that will still be tried, if time and memory grow as the batch does."""
     rows, size = 0, last.batch_size
     while size < LARGEST_BATCH and last.seconds * size <= longest * last.batch_size:
@@ -163,7 +137,7 @@ def rows_ahead(last: Trial, longest: float, memory: float) -> int:
     return rows
 
 
-def find_batch_size(config: RunConfig, data: DataModule, model: Model, unit: str, longest: float = 8.0) -> list[Trial]:
+def find_batch_size(task: Task, config: RunConfig, data: DataModule, model: Model, longest: float = 8.0) -> list[Trial]:
     """Double the batch until it does not fit (or a step takes `longest` seconds) and print a row for each size."""
     trials: list[Trial] = []
     size, rows = 1, 0
@@ -173,10 +147,10 @@ def find_batch_size(config: RunConfig, data: DataModule, model: Model, unit: str
             if trials[-1].note or trials[-1].seconds > longest:
                 break
             rows += TRIAL_STEPS * size
-            advance(0, rows + rows_ahead(trials[-1], longest, memory_of(device_of(config))))
+            advance(0, rows + rows_left(trials[-1], longest, memory_of(device_of(config))))
             size *= 2
     table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("rows", "s per step", f"{unit}/s", "memory", ""):
+    for heading in ("rows", "s per step", f"{task.unit}/s", "memory", ""):
         table.add_column(heading, justify="right" if heading else "left")
     for trial in trials:
         speed = ("-", "-") if trial.note else (f"{trial.seconds:.3f}", f"{trial.units_per_second:,.0f}")
@@ -187,23 +161,23 @@ def find_batch_size(config: RunConfig, data: DataModule, model: Model, unit: str
         print("not even one row fits: choose a smaller --model_size or shorter rows, or --gradient_checkpointing.")
         return trials
     best = max(trial.units_per_second for trial in fitting)
-    enough = next(trial for trial in fitting if trial.units_per_second >= 0.9 * best)
+    smallest = next(trial for trial in fitting if trial.units_per_second >= 0.9 * best)
     rate = config.optimizer.peak_learning_rate
-    now = config.trainer.batch_size_per_device
+    current = config.trainer.batch_size_per_device
     largest = "largest that fits" if trials[-1].note else "largest tried"
     if trials[-1].seconds > longest:
         largest += " (a step got slow before memory ran out)"
-    print(f"{largest}: {fitting[-1].batch_size}. Smallest within 10% of the best speed: {enough.batch_size}.")
+    print(f"{largest}: {fitting[-1].batch_size}. Smallest within 10% of the best speed: {smallest.batch_size}.")
     print(
-        f"The learning rate goes with it: --peak_learning_rate {rate:g} is for {now} rows per step; for AdamW\n"
-        f"scale it by the square root of the change: {rate * (enough.batch_size / now) ** 0.5:.2g} for "
-        f"{enough.batch_size} rows, "
-        f"{rate * (fitting[-1].batch_size / now) ** 0.5:.2g} for {fitting[-1].batch_size}; --find_lr checks it."
+        f"The learning rate goes with it: --peak_learning_rate {rate:g} is for {current} rows per step; for AdamW\n"
+        f"scale it by the square root of the change: {rate * (smallest.batch_size / current) ** 0.5:.2g} for "
+        f"{smallest.batch_size} rows, "
+        f"{rate * (fitting[-1].batch_size / current) ** 0.5:.2g} for {fitting[-1].batch_size}; --find_lr checks it."
     )
     return trials
 
 
-def find_lr(config: RunConfig, data: DataModule, model: Model, picture: Path, label: str = "training loss") -> float:
+def find_lr(task: Task, config: RunConfig, data: DataModule, model: Model, picture: Path) -> float:
     """Raise the learning rate from step to step until the loss diverges; plot it and suggest a rate below that."""
     model = copy.deepcopy(model).to(device_of(config))
     rows = config.trainer.batch_size_per_device
@@ -227,6 +201,8 @@ def find_lr(config: RunConfig, data: DataModule, model: Model, picture: Path, la
             if not loss < 2 * losses[0]:
                 break
     rising, suggestion = suggest(rates, smooth)
+    loss_measure = task.measures(values_of(config))[0]
+    label = ", ".join(filter(None, (f"training {loss_measure.title}", loss_measure.unit)))
     draw_range_test(rates, losses, smooth, rising, suggestion, picture, label)
     print(f"--find_lr: the loss falls until a rate of about {rising:.1e}; a tenth of that holds for a whole run:")
     print(f"           try --peak_learning_rate {suggestion:.1g} (now {config.optimizer.peak_learning_rate:g});")
@@ -267,84 +243,3 @@ def draw_range_test(
     figure.tight_layout()
     figure.savefig(picture, dpi=120)
     plots.close(figure)
-
-
-def plan(task: Task, config: RunConfig, data: DataModule, model: Model) -> str:
-    """Parameters, FLOPs, memory, units and steps of the run, one line each."""
-    settings, train = config.trainer, data.rows["train"]
-    rows, accumulate = settings.batch_size_per_device, settings.accumulate_grad_batches
-    example = data.example(rows)
-    units = train.units(example)
-    costs = costs_if_counted(model, example).values()
-    flops, activations = fmean_or_none(c.flops for c in costs), fmean_or_none(c.activation_bytes for c in costs)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    processes = settings.cpu_processes
-    units_per_step = units * accumulate * processes
-    per_epoch = max(1, data.batches_per_epoch() // processes)
-    batches = min(settings.max_steps * accumulate, (settings.max_epochs or settings.max_steps * accumulate) * per_epoch)
-    steps = -(-batches // accumulate)
-    states = STATES.get(config.optimizer.optimizer, 0)
-    groups = build_optimizer(model, config.optimizer, rows * accumulate * processes).param_groups
-    epochs = f"{batches / per_epoch:.2f}"
-    half = 2 if config.trainer.float_precision != "32" else 1
-    lines = {
-        "parameters": f"{parameters:,}  ("
-        + ", ".join(f"{g['name']} {sum(p.numel() for p in g['params']):,}" for g in groups)
-        + ")",
-        f"FLOPs per {task.one_unit}": counted(flops, 1 / units) + "  (forward and backward)",
-        "FLOPs per step": counted(flops, accumulate * processes),
-        "FLOPs of the run": counted(flops, accumulate * processes * steps),
-        "weights and gradients": format_amount(8 * parameters, "B", 1024),
-        "optimizer": format_amount(4 * states * parameters, "B", 1024),
-        "activations": counted(activations, 1 / half, "B", 1024)
-        + f"  (estimate, {rows} {train.describe()} on each device)",
-        f"{task.unit} per step": f"{units_per_step:,}",
-        "steps": f"{steps:,}",
-        "steps per epoch": f"{per_epoch / accumulate:,.4g}",
-        f"{task.unit} to be seen": f"{units_per_step * steps:,}  ({epochs} epochs of {train.num_units:,})",
-    }
-    lines["time"] = wall_time(config, data, model, steps)
-    width = max(map(len, lines))
-    return "\n".join(f"{name:{width}}  {value}" for name, value in lines.items())
-
-
-def fmean_or_none(values: Iterable[float]) -> float | None:
-    numbers = list(values)
-    return fmean(numbers) if numbers else None
-
-
-def counted(amount: float | None, factor: float, unit: str = "FLOP", base: int = 1000) -> str:
-    """So many times an amount that may not be known."""
-    return "not known" if amount is None else format_amount(amount * factor, unit, base)
-
-
-def wall_time(config: RunConfig, data: DataModule, model: Model, steps: int) -> str:
-    """How long the run takes on this machine: a few steps and a batch of validation are timed now."""
-    rows, accumulate = config.trainer.batch_size_per_device, config.trainer.accumulate_grad_batches
-    trial = try_batch_size(config, data, model, rows, steps=TIMED_STEPS)
-    if trial.note:
-        return f"not known: a step with {rows} rows {trial.note}"
-    batches = steps * accumulate
-    validation_batches = batches_of_validations(config, data, batches)
-    training = trial.mean_seconds * batches
-    validating = 0.0
-    if validation_batches:
-        validating = validation_batches * validation_seconds(config, data, model, rows)
-    device = "GPU" if device_of(config).type == "cuda" else "CPU"
-    alone = "" if config.trainer.cpu_processes == 1 else ", one process alone"
-    return (
-        f"about {clock(training + validating)}  (estimate: steps of {trial.mean_seconds * accumulate:.3g} s"
-        f" timed just now on this {device}{alone}, and {clock(validating)} of validations)"
-    )
-
-
-def batches_of_validations(config: RunConfig, data: DataModule, batches: int) -> int:
-    """Batches that all validations of the run read together: before the first step, now and then, and at the end."""
-    settings = config.trainer
-    at_once = settings.batch_size_per_device * settings.cpu_processes
-    sample, full = (-(-len(rows) // at_once) for rows in (data.sample, data.rows["valid"]))
-    bound = limit(config.debugging.limit_val_batches)
-    each = sample if bound is None else min(sample, bound) if isinstance(bound, int) else int(sample * bound)
-    before = each if settings.val_sanity == -1 else min(each, settings.val_sanity)
-    interval = validation_interval(config, max(1, data.batches_per_epoch() // settings.cpu_processes), batches)
-    return before + each * -(-batches // interval) + (full if sample < full else 0)

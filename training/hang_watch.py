@@ -25,17 +25,26 @@ from training.peers import Peers, own_stacks
 
 FIRST_MINUTES = 60.0  # before the first heartbeats: data, compilation, the first step
 LEAST_MINUTES = 20.0
-PAUSES = 20  # times the longest pause of the run
-LATER = 1.25  # times as long as process 0, which asks the others for their stacks, unless it hangs itself
-POLL_SECONDS = 1.0
+PAUSE_FACTOR = 20  # times the longest pause of the run
+OTHERS_FACTOR = 1.25  # the others wait longer than process 0, which asks them for their stacks unless it hangs itself
+POLL_SECONDS = 1.0  # between two looks at the time of the last heartbeat
 DEBUGGERS = ("pdb.py", "bdb.py", "ipdb", "pydevd", "debugpy")
 
 
 class HangWatch(pl.Callback):
-    """minutes: allowed without a heartbeat; None: measured, 0: no limit. end: records the end of the attempt."""
+    """Ends the run when no heartbeat came for too long.
 
-    def __init__(self, minutes: float | None, peers: Peers, end: Callable[[str], None]) -> None:
-        self.minutes, self.peers, self.end = minutes, peers, end
+    minutes: allowed without a heartbeat; None: measured from the run, 0: no limit. end: records the end of the attempt.
+    """
+
+    def __init__(
+        self,
+        minutes: float | None,
+        peers: Peers,
+        end: Callable[[str], None],
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
+        self.minutes, self.peers, self.end, self.poll_seconds = minutes, peers, end, poll_seconds
         self.seen = 0.0  # time of the last heartbeat; 0: none is expected
         self.longest = 0.0  # seconds between two heartbeats
         self.beats = 0
@@ -44,10 +53,10 @@ class HangWatch(pl.Callback):
 
     @property
     def allowed_seconds(self) -> float:
-        """Without a heartbeat."""
-        usual = max(60 * LEAST_MINUTES, PAUSES * self.longest) if self.minutes is None else 60 * self.minutes
+        """Seconds without a heartbeat after which the run counts as hung."""
+        usual = max(60 * LEAST_MINUTES, PAUSE_FACTOR * self.longest) if self.minutes is None else 60 * self.minutes
         first = 60 * FIRST_MINUTES if self.beats < 3 else 0.0  # even with --hang_minutes: a step may be compiled
-        return max(usual, first) * (LATER if process_rank() else 1.0)
+        return max(usual, first) * (OTHERS_FACTOR if process_rank() else 1.0)
 
     def beat(self) -> None:
         now = time.monotonic()
@@ -83,9 +92,9 @@ class HangWatch(pl.Callback):
     def watch(self) -> None:
         checked = time.monotonic()
         while True:
-            time.sleep(POLL_SECONDS)
+            time.sleep(self.poll_seconds)
             now = time.monotonic()
-            if self.seen and now - checked > 10 * POLL_SECONDS:
+            if self.seen and now - checked > 10 * self.poll_seconds:
                 self.seen += now - checked  # the whole process was suspended: that time does not count
             checked = now
             silent = now - self.seen if self.seen else 0.0

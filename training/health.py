@@ -25,12 +25,12 @@ from runs.notify import notifier
 from training.divergence import DivergenceGuard
 from training.recorder import Recorder
 
-RECENT = 128  # rows that are kept as they are
-MOST_POINTS = 512  # of the whole run: beyond that, neighbours are merged
+RECENT = 128  # newest rows, which are not merged
+MOST_POINTS = 512  # of the whole run: beyond that, neighbouring rows are merged
 MOST_VALIDATIONS = 256
 SMOOTH = 10  # rows whose mean is taken for the loss
 EVERY = 5  # rows of training metrics between two checks
-QUIET_CHECKS = 3  # checks without a trouble after which it may be raised again
+QUIET_CHECKS = 3  # checks in a row that find nothing, after which an alarm may be raised again
 
 
 class Point(NamedTuple):
@@ -57,7 +57,7 @@ class Validation(NamedTuple):
 class History:
     """What a run has measured so far, in bounded memory. Its state keeps the keys that older checkpoints have.
 
-    names: measures of a validation that are kept beside its loss.
+    names: measures of a validation that are stored beside its loss.
     """
 
     names: tuple[str, ...] = ()
@@ -83,11 +83,11 @@ class History:
                 self.coarse.append(mean_point(self.partial))
                 self.partial = []
             if len(self.coarse) == MOST_POINTS:
-                self.coarse = [mean_point(self.coarse[place : place + 2]) for place in range(0, MOST_POINTS, 2)]
+                self.coarse = [mean_point(self.coarse[first : first + 2]) for first in range(0, MOST_POINTS, 2)]
                 self.stride *= 2
             if len(self.recent) >= SMOOTH and self.recent[-SMOOTH].step >= warm_up_steps:
                 self.lowest = min(self.lowest, (self.level, point.step))
-        # A second one at a step is the whole split's at the end, and no change of the sample's.
+        # A second validation at a step is that of the whole split at the end: not comparable with those of the sample.
         if "valid_loss" in row and row["step"] > (self.validations[-1].step if self.validations else 0):
             train = self.level if self.recent else math.nan
             values = tuple(row.get(f"valid_{name}", math.nan) for name in self.names)
@@ -102,7 +102,7 @@ class History:
     @property
     def level(self) -> float:
         """The training loss now, without its noise."""
-        losses = [self.recent[place].loss for place in range(-min(SMOOTH, len(self.recent)), 0)]
+        losses = [point.loss for point in list(self.recent)[-SMOOTH:]]
         return math.fsum(losses) / len(losses)
 
     def value(self, validation: Validation, name: str) -> float:
@@ -311,7 +311,7 @@ def check_unlearned(history: History, context: AlarmContext) -> str | None:
 
 
 def check_shuffled(history: History, context: AlarmContext) -> str | None:
-    """Training rows are read in the order that they lie in."""
+    """Training rows are read in stored order."""
     return "the settings have the training rows read in order" if context.in_order else None
 
 
@@ -363,12 +363,12 @@ ALARM_RULES = {
 
 
 def rules_of(context: AlarmContext) -> dict[str, AlarmRule]:
-    """Those of every task, in the words of this one, and its own."""
+    """The rules for every task, with the names of this task's measures, and the rules of the task itself."""
     rules = dict(ALARM_RULES)
     if context.higher is not None:
         check, advice = rules["overconfidence"]
-        named = advice.format(title=context.higher.title, name=context.higher.name)
-        rules["overconfidence"] = AlarmRule(check, named)
+        advice = advice.format(title=context.higher.title, name=context.higher.name)
+        rules["overconfidence"] = AlarmRule(check, advice)
     return rules | {alarm.kind: AlarmRule(partial(check_alarm, alarm), alarm.advice) for alarm in context.alarms}
 
 
@@ -415,7 +415,7 @@ class Alarms(pl.Callback):
             self.check_all(row["step"])
 
     def check_all(self, step: int) -> None:
-        """Raise what is wrong now and was not raised yet."""
+        """Check every rule, and record the new events of the divergence guard."""
         for kind, (check, advice) in self.rules.items():
             self.update(step, kind, check(self.history, self.context), advice)
         new = self.guard.events[self.divergences :]

@@ -19,9 +19,9 @@ from training.checkpoints import Checkpoints
 from training.errors import RunStopped
 from training.lightning import any_process, disable_signal_handlers, is_accumulating
 
-MARGIN = 2  # the grace period of a job has to be so many times as long as a checkpoint takes
-CLOCK = 300.0  # seconds between checkpoints where it does not
-SHARE = 0.05  # of the time that checkpoints by the clock may take
+GRACE_FACTOR = 2  # a checkpoint fits into the grace period if that is so many times as long
+SAVE_SECONDS = 300.0  # between checkpoints, at least, where it does not fit
+SAVE_SHARE = 0.05  # of the time that these checkpoints may take
 
 
 class Interrupted(RunStopped):
@@ -49,9 +49,9 @@ class InterruptionCallback(pl.Callback):
         self.checkpoints = checkpoints
         self.folder = folder
         self.attempt = attempt
-        self.grace_period: tuple[int, str] | None = None  # seconds, and whose it is
-        self.recorded = 0.0  # seconds of a checkpoint that attempts.jsonl has
-        self.every: float | None = None  # seconds between checkpoints; the first process's decides
+        self.grace_period: tuple[int, str] | None = None  # seconds, and before what: time limit or preemption
+        self.recorded = 0.0  # seconds of a checkpoint as last written to attempts.jsonl
+        self.save_seconds: float | None = None  # between checkpoints; set on the first process, which decides for all
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """From here to the end of training a signal is only recorded."""
@@ -73,7 +73,7 @@ class InterruptionCallback(pl.Callback):
         if batch_idx % trainer.accumulate_grad_batches:  # gradients of an unfinished step are not in a checkpoint
             return
         self.record_duration(trainer)
-        late = self.every is not None and time.monotonic() - self.checkpoints.saved_at > self.every
+        late = self.save_seconds is not None and time.monotonic() - self.checkpoints.saved_at > self.save_seconds
         if any_process(trainer, signals.received is not None or late):
             if self.checkpoints.saved_step != trainer.global_step:
                 self.checkpoints.save(trainer)
@@ -106,15 +106,15 @@ class InterruptionCallback(pl.Callback):
 
     def save_by_clock_if_slow(self, taken: float) -> None:
         """Warn where a checkpoint does not fit into the grace period, and save by the clock from then on."""
-        if self.grace_period is None or MARGIN * taken <= self.grace_period[0]:
+        if self.grace_period is None or GRACE_FACTOR * taken <= self.grace_period[0]:
             return
-        seconds, what = self.grace_period
-        if self.every is None:
+        grace_seconds, event = self.grace_period
+        is_first, self.save_seconds = self.save_seconds is None, max(SAVE_SECONDS, taken / SAVE_SHARE)
+        if is_first:
             print(
-                f"warning: a checkpoint took {taken:.0f} s, and between the warning of {what} and the end this job has "
-                f"{seconds} s: that may be too short to save in, so it also saves every {max(CLOCK, taken / SHARE):.0f}"
-                f" s. Ask for more with sbatch --signal=USR1@{4 * MARGIN * round(taken + 1)}, or on a partition with a "
-                "longer grace time.",
+                f"warning: a checkpoint took {taken:.0f} s, and between the warning of {event} and the end this job "
+                f"has {grace_seconds} s: that may be too short to save in, so it also saves every "
+                f"{self.save_seconds:.0f} s. Ask for more with sbatch "
+                f"--signal=USR1@{4 * GRACE_FACTOR * round(taken + 1)}, or on a partition with a longer grace time.",
                 flush=True,
             )
-        self.every = max(CLOCK, taken / SHARE)

@@ -12,7 +12,7 @@ from torch import nn
 
 from config.settings import Optimizer
 
-MAIN_GROUPS = ("decay", "no_decay")  # with the learning rate itself
+MAIN_GROUPS = ("decay", "no_decay")  # their rate is the learning rate itself, without a multiplier
 OLD_NAME = re.compile(r"x[\d.e+-]+")  # of the step size's group in older checkpoints, such as x1500
 
 
@@ -37,7 +37,7 @@ def parameter_groups(
 
 
 def longest_prefix(name: str, prefixes: Iterable[str]) -> str | None:
-    """Of the names of parameters and modules, the longest that holds this parameter."""
+    """The longest of these names of parameters and modules that is this parameter's, or that of a module around it."""
     return max((prefix for prefix in prefixes if f"{name}.".startswith(f"{prefix}.")), key=len, default=None)
 
 

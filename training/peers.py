@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,17 +37,31 @@ from runs.slurm import slurm_job
 from training.errors import RunStopped
 
 FILE = "processes.json"
-JOIN_SECONDS = 60.0  # without a further process, after which the missing ones are given up
-STUCK_SECONDS = 20.0  # that a process has to end by itself after another one did
-REPORT_SECONDS = 1800.0  # that the others wait for process 0, which still writes its report
-STACKS_SECONDS = 10.0  # to send one's stacks
-NEWS_SECONDS = 3.0  # until the end of a process that broke a connection is known
 POLL_SECONDS = 0.2
 PY_SPY_SECONDS = 20.0
 LOST_CONNECTION = re.compile(
     r"connection (reset|closed|refused)|closed by peer|broken pipe|gloo|nccl",
     re.IGNORECASE,
 )
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds that the processes of a run wait for each other.
+
+    join: for the next process to connect. exit: for a process to end by itself after another one did. report: for
+    process 0 to write its report. stacks: for all to send their stacks. cause: for the news of which process ended,
+    once a connection broke.
+    """
+
+    join: float = 60.0
+    exit: float = 20.0
+    report: float = 1800.0
+    stacks: float = 10.0
+    cause: float = 3.0
+
+
+TIMINGS = Timings()
 
 
 class Crashed(RunStopped):
@@ -122,8 +137,8 @@ class Peers:
 class FirstProcess(Peers):
     """Process 0, which is connected to all others."""
 
-    def __init__(self, step: Step, folder: Path) -> None:
-        self.step = step
+    def __init__(self, step: Step, folder: Path, timings: Timings = TIMINGS) -> None:
+        self.step, self.timings = step, timings
         self.connections: dict[int, Connection] = {}
         self.hosts: dict[int, str] = {}
         self.causes: dict[int, str] = {}  # why a process left; empty: at its regular end
@@ -133,11 +148,11 @@ class FirstProcess(Peers):
         self.leaving = False
         self.server = socket.create_server(("", 0), backlog=step.tasks)
         self.server.settimeout(POLL_SECONDS)
-        self.word = secrets.token_hex(8)
+        self.token = secrets.token_hex(8)
         requested = os.environ.get("MASTER_PORT")
         self.port = checked_port(int(requested)) if requested else free_port()
         self.file = folder / FILE
-        address = {"address": step.first_node, "port": self.server.getsockname()[1], "word": self.word}
+        address = {"address": step.first_node, "port": self.server.getsockname()[1], "token": self.token}
         write_json(self.file, {**identity(), **address})
 
     def connect(self) -> None:
@@ -158,7 +173,7 @@ class FirstProcess(Peers):
             with suppress(TimeoutError):
                 accepted, _ = self.server.accept()
                 heard = self.admit(Connection(accepted)) or heard
-            if time.monotonic() - heard > JOIN_SECONDS:
+            if time.monotonic() - heard > self.timings.join:
                 missing = [rank for rank in range(1, self.step.tasks) if rank not in self.connections]
                 names = f"task {missing[0]}" if len(missing) == 1 else f"{len(missing)} tasks, {missing[0]} the first,"
                 self.end_all(EXIT_RESUMABLE)
@@ -170,7 +185,7 @@ class FirstProcess(Peers):
         hello = connection.receive() or {}
         connection.socket.settimeout(None)
         rank = hello.get("rank")
-        if hello.get("word") != self.word or not isinstance(rank, int):
+        if hello.get("token") != self.token or not isinstance(rank, int):
             connection.close()
             return None
         self.connections[rank], self.hosts[rank] = connection, str(hello.get("host"))
@@ -189,7 +204,7 @@ class FirstProcess(Peers):
                 self.gone.append(rank)
             self.changed.notify_all()
         if not self.leaving and (event := self.first_end()):
-            time.sleep(STUCK_SECONDS)  # most of the time the error of the lost connection comes by itself
+            time.sleep(self.timings.exit)  # most of the time the error of the lost connection comes by itself
             while not self.leaving and self.stuck is None:  # it has not begun to train
                 time.sleep(POLL_SECONDS)
             if not self.leaving and self.stuck is not None:
@@ -209,7 +224,7 @@ class FirstProcess(Peers):
         if not is_lost_connection(error):
             return None
         with self.changed:
-            self.changed.wait_for(lambda: bool(self.gone or any(self.causes.values())), NEWS_SECONDS)
+            self.changed.wait_for(lambda: bool(self.gone or any(self.causes.values())), self.timings.cause)
         failed = next((cause for cause in self.causes.values() if cause), "")
         if self.gone or not failed:
             return Crashed(self.first_end() or "the connection to another process was lost")
@@ -219,7 +234,7 @@ class FirstProcess(Peers):
         for connection in self.connections.values():
             connection.send(stacks=True)
         with self.changed:
-            self.changed.wait_for(lambda: set(self.answers) >= set(self.connections), STACKS_SECONDS)
+            self.changed.wait_for(lambda: set(self.answers) >= set(self.connections), self.timings.stacks)
         silent = "it does not answer: stopped, or its machine hangs"
         return {self.name(rank): self.answers.get(rank, silent) for rank in sorted(self.connections)}
 
@@ -246,15 +261,15 @@ class PeerFailed(Crashed):
 class OtherProcess(Peers):
     """A process that is not the first."""
 
-    def __init__(self, step: Step, folder: Path) -> None:
-        self.step = step
+    def __init__(self, step: Step, folder: Path, timings: Timings = TIMINGS) -> None:
+        self.step, self.timings = step, timings
         self.over = threading.Event()  # process 0 is gone
         self.leaving = False
         self.connection = self.open(folder / FILE)
 
     def open(self, file: Path) -> Connection:
         """Connect to process 0."""
-        deadline = time.monotonic() + JOIN_SECONDS
+        deadline = time.monotonic() + self.timings.join
         while time.monotonic() < deadline:
             with suppress(OSError, ValueError, KeyError):
                 os.listdir(file.parent)  # makes a network file system refresh the folder
@@ -262,7 +277,7 @@ class OtherProcess(Peers):
                 if {name: content.get(name) for name in identity()} == identity():
                     address = (content["address"], content["port"])
                     connection = Connection(socket.create_connection(address, timeout=10))
-                    connection.send(rank=self.step.rank, host=node_name(), word=content["word"])
+                    connection.send(rank=self.step.rank, host=node_name(), token=content["token"])
                     return connection
             time.sleep(POLL_SECONDS)
         raise Crashed(f"task 0 of {self.step.tasks} never came")
@@ -282,7 +297,7 @@ class OtherProcess(Peers):
                 os._exit(int(message["end"]))
         self.over.set()
         if not self.leaving:
-            time.sleep(STUCK_SECONDS)
+            time.sleep(self.timings.exit)
             print(f"process 0 ended, and so does process {self.step.rank}", file=sys.stderr, flush=True)
             os._exit(EXIT_RESUMABLE)
 
@@ -294,15 +309,15 @@ class OtherProcess(Peers):
         self.leaving = True
         self.connection.send(leaves=cause or "")
         if cause is None:
-            self.over.wait(REPORT_SECONDS)
+            self.over.wait(self.timings.report)
 
 
-def connect(folder: RunFolder, config: RunConfig) -> Peers:
+def connect(folder: RunFolder, config: RunConfig, timings: Timings = TIMINGS) -> Peers:
     """All processes of this run, once they are connected; a missing one ends the attempt."""
     if (step := srun_step()) is None:
         return Peers()
     try:
-        peers = FirstProcess(step, folder.path) if step.rank == 0 else OtherProcess(step, folder.path)
+        peers = (FirstProcess if step.rank == 0 else OtherProcess)(step, folder.path, timings)
         peers.connect()
     except Crashed as crash:
         print(f"\nthe run stopped: {crash}", file=sys.stderr)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -73,12 +73,21 @@ class MetricsFile(Logger):
             if file == path or file.exists():
                 rows = [row for row in read_rows(file) if row.get("step", 0) <= step]
                 # The validation of the full split and the test, after the last step, are run again.
-                here = [row for row in rows if row.get("step") == step]
-                repeated = [row for row in here if "valid_loss" in row][1:] + [
-                    row for row in here if "test_loss" in row
-                ]
+                at_step = [row for row in rows if row.get("step") == step]
+                repeated = [row for row in at_step if "valid_loss" in row][1:]
+                repeated += [row for row in at_step if "test_loss" in row]
                 rows = [row for row in rows if not any(row is other for other in repeated)]
-                write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+                write_rows(file, rows)
+
+    @staticmethod
+    def drop_validation(path: Path, step: int) -> None:
+        """Drop the row of a validation that will run again."""
+        write_rows(path, [row for row in read_rows(path) if row.get("step") != step or "valid_loss" not in row])
+
+
+def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Replace a file of rows, one JSON object a line."""
+    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 class Recorder(pl.Callback):
@@ -98,17 +107,20 @@ class Recorder(pl.Callback):
         batch_flops: dict[int, int] | None = None,
         deferred: bool = False,
     ) -> None:
-        """deferred: losses and norms stay on the device until `flush`, without a sync at every step."""
+        """log_every: steps between rows. unit: of the task, such as tokens; it names what is counted. expected_targets:
+        how many targets an evaluation of a split must have read; None: unknown. batch_flops: of a batch on one process,
+        by the number of steps down the energy. deferred: losses and norms stay on the device until `flush`, without a
+        sync at every step."""
         self.log_every = log_every
         self.attempt = attempt
-        self.unit = unit  # of the task: it names what is counted here
+        self.unit = unit
         self.measures = measures
         self.data = data
         self.batches_per_epoch = batches_per_epoch
         self.total_steps = total_steps
-        self.expected_targets = expected_targets  # of an evaluation of a split; None: unknown
+        self.expected_targets = expected_targets
         self.log_gradients = log_gradients
-        self.batch_flops = batch_flops or {}  # of one process, by the number of steps down the energy
+        self.batch_flops = batch_flops or {}
         self.deferred = deferred
         self.pending_losses: list[Tensor] = []
         self.pending_norms: list[Tensor] = []
@@ -116,16 +128,16 @@ class Recorder(pl.Callback):
         self.readers: list[Callable[[dict[str, Any]], None]] = []  # called with every row that is written
         self.units = 0
         self.flops = 0
-        self.seconds = 0.0
+        self.seconds = 0.0  # of training
         self.waited = 0.0  # seconds of these spent waiting for batches
         self.losses: list[float] = []  # of the steps since the last row
         self.norms: list[float] = []
         self.layer_norms: dict[str, float] = {}
         self.first_loss = math.nan
         self.last_loss = math.nan
-        self.results: dict[str, dict[str, float]] = {}
-        self.clock = 0.0
-        self.loader_clock = 0.0
+        self.results: dict[str, dict[str, float]] = {}  # of the last evaluation, by split
+        self.clock = 0.0  # time up to which `seconds` counts; 0: after a validation, with the next batch anew
+        self.loader_clock = 0.0  # the loader's seconds of waiting up to which `waited` counts
         self.interval = (0, 0.0, 0.0)  # units, seconds and seconds waited at the last row
 
     def state_dict(self) -> dict[str, Any]:

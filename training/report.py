@@ -1,4 +1,4 @@
-"""What a run came to, beside its references and its twin, and what to type next."""
+"""The report at the end of a run: results beside references and baseline, where its files are, the next commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from training.usage import stats_lines
 FEWEST_STEPS = 50  # of training: there is little to see before, and showing must cost little beside it
 NEAR_ZERO = 0.05  # share of the first loss that counts as memorised
 TRAIN_SCRIPT = Path(__file__).resolve().parent.parent / "train_model.py"
-NEARLY_EQUAL = 0.05
+NEARLY_EQUAL = 0.05  # FLOPs of a step that differ by less: one baseline serves for equal steps and equal FLOPs
 # Variables that tell a process that it belongs to this run.
 THIS_RUN = (
     *("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
@@ -69,7 +69,7 @@ def closing_report(task: Task, config: RunConfig, folder: RunFolder, data: DataM
         print(f"\n{sentence}")
         status = status or goal_status
     if config.testing.compare_baseline and is_debug_run(config):
-        print("--compare_baseline: not after a debug run")
+        print("--compare_baseline: no comparison: leave out --fast_dev_run, --debug_mode and --overfit_batches")
     elif config.testing.compare_baseline:
         compare_with_baseline(task, config, folder, data, training)
     print()
@@ -80,14 +80,15 @@ def closing_report(task: Task, config: RunConfig, folder: RunFolder, data: DataM
         print(f"page        {index}")
     if not config.testing.only_test and not config.debugging.fast_dev_run:
         best = folder.checkpoints / "best.ckpt"
-        newest = best if best.exists() else folder.checkpoints / "last.ckpt"
+        checkpoint = best if best.exists() else folder.checkpoints / "last.ckpt"
         shared = {"--task": config.run.task} if config.run.task != DEFAULT_TASK else {}
         shared |= {"--logs_dir": config.logging.logs_dir} if config.logging.logs_dir != "logs" else {}
-        named = {"--run_name": config.run.run_name} if config.run.run_name != "default" else {}
-        quiet = " --no_wandb" if config.logging.no_wandb else ""
-        again = {"--resume_training_ckpt": "last", "--max_steps": str(2 * config.trainer.max_steps)}
-        print(f"test it     {typed({**shared, '--only_test': None, '--only_test_model_ckpt': str(newest)})}{quiet}")
-        print(f"train on    {typed({**shared, **named, **again})}{quiet}")
+        run_name = {"--run_name": config.run.run_name} if config.run.run_name != "default" else {}
+        no_wandb = {"--no_wandb": None} if config.logging.no_wandb else {}
+        test = {"--only_test": None, "--only_test_model_ckpt": str(checkpoint)}
+        resume = {"--resume_training_ckpt": "last", "--max_steps": str(2 * config.trainer.max_steps)}
+        print(f"test it     {command_line({**shared, **test, **no_wandb})}")
+        print(f"train on    {command_line({**shared, **run_name, **resume, **no_wandb})}")
     return status
 
 
@@ -111,7 +112,7 @@ def show_model(task: Task, config: RunConfig, folder: RunFolder, data: DataModul
         task.show(Showing(config, data, model, folder.path, training.trainer.global_step))
 
 
-def typed(flags: dict[str, str | None]) -> str:
+def command_line(flags: Mapping[str, str | None]) -> str:
     """The command with these flags, quoted as a shell needs it."""
     words = [word for flag, value in flags.items() for word in (flag, value) if word is not None]
     return shlex.join(["python", "train_model.py", *words])
@@ -183,8 +184,8 @@ def compare_with_baseline(
         return
     try:
         twin = baseline_config(config)
-        (_, own), (_, plain) = (size_and_flops(task, each, data) for each in (config, twin))
-        ratio = own / plain
+        (_, own_flops), (_, twin_flops) = (size_and_flops(task, each, data) for each in (config, twin))
+        ratio = own_flops / twin_flops
         twins = {f"{twin_title(task)}, equal steps": (twin, twin_slug(task))}
         if abs(ratio - 1) > NEARLY_EQUAL:
             twins[f"{twin_title(task)}, equal FLOPs"] = baseline_config(config, ratio), twin_slug(task, ratio)
@@ -211,8 +212,8 @@ def train_twin(name: str, twin: RunConfig, settings: Path, training: Training) -
     sys.stdout.flush()
     torch.cuda.empty_cache()
     command = [sys.executable, str(TRAIN_SCRIPT), "--config", str(settings)]
-    own = {name: value for name, value in os.environ.items() if name not in THIS_RUN}
-    status = subprocess.run(command, env=own).returncode
+    environment = {name: value for name, value in os.environ.items() if name not in THIS_RUN}
+    status = subprocess.run(command, env=environment).returncode
     other = RunFolder.newest(twin.logging.logs_dir, twin.run.run_name, may_begin=True)
     if status or other is None:
         print(f"--compare_baseline: {name}, ended with status {status}: no comparison", file=sys.stderr)
@@ -223,7 +224,7 @@ def train_twin(name: str, twin: RunConfig, settings: Path, training: Training) -
 def print_comparison(
     task: Task, runs: dict[str, tuple[RunConfig, RunFolder]], data: DataModule, training: Training, ratio: float
 ) -> None:
-    """A table of the runs by what they had and what they reached."""
+    """A table of the runs: size, data and compute of each, and its results."""
     rows = {name: final_row(folder) for name, (_, folder) in runs.items()}
     results = [{column.removeprefix("valid_"): value for column, value in row.items()} for row in rows.values()]
     (own, _), *_ = runs.values()
@@ -234,7 +235,7 @@ def print_comparison(
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title=title, title_justify="left")
     words = [measure.heading.split()[0].rstrip(",") for measure in compared]
     for heading in ("", "parameters", "steps", task.unit, "FLOP", "seconds", *words):
-        # of 80 columns a name takes two lines rather than a digit of the numbers
+        # on 80 columns a name wraps, and a number is never cut
         table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
     for name, (config, _) in runs.items():
         parameters, per_step = size_and_flops(task, config, data)

@@ -1,8 +1,7 @@
-"""Resuming from a checkpoint: its settings, what may differ from them, and truncating the record to its step."""
+"""Starting from a checkpoint: which settings come from its run, which may differ, what is removed after its step."""
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import Any
 from config import RunConfig, SettingsError
 from config.record import changed_problems, flag_named, from_dict, is_changeable, is_of_model, values_of
 from core.environment import RANDOM_SEED
-from core.files import read_rows, write_text
 from runs import RunFolder, is_first_process
 from runs.checkpoints import (
     CheckpointError,
@@ -26,18 +24,19 @@ from runs.folder import LAST, LAST_OR_NEW
 from runs.slurm import slurm_job
 from training.recorder import MetricsFile
 
-# Beside the settings of the model, these groups and flags are taken from the checkpoint's run.
+# Groups and flags that are taken from the checkpoint's run, beside the settings of the model: by a run that resumes it,
+# one that only tests it, and one that fine-tunes it.
 LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches", "run_testing_after_training")
-RESUMED = (*LIMITS, "run", "data", "optimizer", "trainer", "checkpoint", "logging")
-TESTED = ("data",)
-TUNED = ()
+RESUME_GROUPS = (*LIMITS, "run", "data", "optimizer", "trainer", "checkpoint", "logging")
+TEST_GROUPS = ("data",)
+FINETUNE_GROUPS: tuple[str, ...] = ()
 START_AGAIN = "leave --resume_training_ckpt out to start a new run"
 
 
 def merge_settings(
     config: RunConfig, stored: dict[str, Any], flag: str, groups: tuple[str, ...], fixed: bool
 ) -> RunConfig:
-    """The settings as typed, with the rest of the model's and of these groups as the checkpoint's run had them.
+    """The settings as typed; those not typed, of the model and of `groups`, as the checkpoint's run had them.
 
     groups: groups or single flags to take from it. fixed: typed settings that would make it another run are errors;
     otherwise only those that give weights of another shape.
@@ -57,8 +56,8 @@ def merge_settings(
         setting = flag_named(name, values)
         value, old = values[name], earlier[name]
         typed = source in ("command line", "file") or source.startswith("--")
-        bound = not is_changeable(setting) if fixed else setting.of_shape
-        if typed and bound and value != old:
+        must_agree = not is_changeable(setting) if fixed else setting.of_shape
+        if typed and must_agree and value != old:
             problems.append(f"--{name} is {value!r}: the run of {flag} has {old!r}; leave it out, or start a new run.")
         if not typed and (is_of_model(setting) or setting.group in groups or name in groups):
             changes[name] = old
@@ -87,21 +86,15 @@ def resume(config: RunConfig, folder: RunFolder) -> tuple[RunConfig, Path | None
         path, checkpoint = newest
     else:
         path, checkpoint = Path(requested), read_checkpoint(Path(requested))
-    config = merge_settings(config, checkpoint["run"]["config"], "--resume_training_ckpt", RESUMED, fixed=True)
+    config = merge_settings(config, checkpoint["run"]["config"], "--resume_training_ckpt", RESUME_GROUPS, fixed=True)
     step = checkpoint["global_step"]
     if is_first_process():
         MetricsFile.truncate_after(folder.metrics, step)
         if checkpoint.get("validation_due"):
-            drop_validation_row(folder.metrics, step)
+            MetricsFile.drop_validation(folder.metrics, step)
         move_later_checkpoints(folder, path)
         print(f"resuming from step {step} ({path})")
     return config, path, step
-
-
-def drop_validation_row(metrics: Path, step: int) -> None:
-    """Drop the row of a validation that will run again."""
-    rows = [row for row in read_rows(metrics) if row.get("step") != step or "valid_loss" not in row]
-    write_text(metrics, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def move_later_checkpoints(folder: RunFolder, path: Path) -> None:
@@ -134,8 +127,7 @@ def initial_weights(config: RunConfig) -> tuple[RunConfig, Weights | None]:
         return config, None
     path = weights_path(config, flag, value)
     checkpoint = read_checkpoint(path)
-    config = merge_settings(
-        config, checkpoint["run"]["config"], f"--{flag}", TESTED if config.testing.only_test else TUNED, fixed=False
-    )
+    groups = TEST_GROUPS if config.testing.only_test else FINETUNE_GROUPS
+    config = merge_settings(config, checkpoint["run"]["config"], f"--{flag}", groups, fixed=False)
     typed = config.sources.get("mcmc_step_size") in ("command line", "file")
     return config, Weights(flag, checkpoint["state_dict"], own_step_size=typed, run=path.resolve().parent.parent)

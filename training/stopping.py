@@ -31,7 +31,7 @@ class EarlyStop(pl.Callback):
         self.recorder = recorder
         self.print_line = print_line
         self.best: float | None = None  # of the monitored metric
-        self.since = 0  # validations without a better value
+        self.since = 0  # validations since the best value
         self.nearest: tuple[float, int] | None = None  # to the goal: value and step
         self.met_at: int | None = None
         self.reason = ""

@@ -46,7 +46,7 @@ from training.usage import Usage
 from training.wandb import Histograms, WandbLogger, wandb_logger
 
 CALIBRATION_ROWS = 8
-VALIDATIONS = 10  # of a run, where no flag says how often
+VALIDATIONS = 10  # of a run, where --val_check_interval is not given
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
@@ -76,6 +76,7 @@ def configure_malloc() -> None:
 
 
 def profiler(config: RunConfig, folder: Path) -> Profiler | None:
+    """--profiler; its report is a file in the run folder."""
     kind = config.debugging.profiler
     if kind is None:
         return None
@@ -89,7 +90,7 @@ def profiler(config: RunConfig, folder: Path) -> Profiler | None:
     )
 
 
-def limit(value: float | None) -> int | float | None:
+def batch_limit(value: float | None) -> int | float | None:
     """Lightning's form of a limit: None is all, below 1 a share, above a number of batches."""
     if value is None or value == 1:
         return None
@@ -118,8 +119,8 @@ def build_trainer(config: RunConfig, folder: RunFolder) -> pl.Trainer:
         max_steps=config.trainer.max_steps,
         accumulate_grad_batches=config.trainer.accumulate_grad_batches,
         gradient_clip_val=config.trainer.gradient_clip_val or None,
-        limit_val_batches=1 if debugging.fast_dev_run else limit(debugging.limit_val_batches),
-        limit_test_batches=1 if debugging.fast_dev_run else limit(debugging.limit_test_batches),
+        limit_val_batches=1 if debugging.fast_dev_run else batch_limit(debugging.limit_val_batches),
+        limit_test_batches=1 if debugging.fast_dev_run else batch_limit(debugging.limit_test_batches),
         check_val_every_n_epoch=None,
         num_sanity_val_steps=config.trainer.val_sanity,
         log_every_n_steps=config.logging.log_every_n_steps,
@@ -186,7 +187,7 @@ def build_recorder(
 def alarm_context(
     task: Task, config: RunConfig, data: DataModule, length: RunLength, measures: Sequence[Measure]
 ) -> AlarmContext:
-    """What the alarms compare with."""
+    """What the alarms need to know of the run, its loss floor among them."""
     floor = None
     if len(data.rows["valid"]) and not config.testing.only_test and is_first_process():
         floor = task.floor(data)
@@ -209,7 +210,7 @@ def build_usage(config: RunConfig, folder: RunFolder, recorder: Recorder, costs:
 
 
 def debugging_callbacks(config: RunConfig, logger: WandbLogger | None) -> list[pl.Callback]:
-    """What flags add for a person who looks for a fault."""
+    """Callbacks of flags for debugging."""
     debugging = config.debugging
     callbacks: list[pl.Callback] = []
     if debugging.debug_unused_parameters:
@@ -222,7 +223,7 @@ def debugging_callbacks(config: RunConfig, logger: WandbLogger | None) -> list[p
 
 
 def saving_callbacks(config: RunConfig, folder: RunFolder, data: DataModule, recorder: Recorder) -> list[pl.Callback]:
-    """What saves a run and stops it for a signal; none for a --fast_dev_run, which leaves no checkpoint."""
+    """Callbacks that save a run and stop it after a signal; none for a --fast_dev_run, which leaves no checkpoint."""
     if config.debugging.fast_dev_run:
         return []
     record = {"run_id": folder.run_id, "config": to_dict(config), "spec": data.spec.to_dict()}
@@ -245,7 +246,7 @@ class Training:
         peers: Peers,
         calibrate: bool,
     ) -> None:
-        """calibrate: fit the model to the data, as no checkpoint brings what was fitted."""
+        """calibrate: fit what the model fits to the data, such as the step size; a checkpoint would bring it."""
         task.check(config, data)
         self.task, self.config, self.folder, self.data, self.model = task, config, folder, data, model
         self.trainer = build_trainer(config, folder)
@@ -273,7 +274,7 @@ class Training:
         hang_watch = HangWatch(config.trainer.hang_minutes, peers, partial(attempt.end, None))
         peers.stuck = hang_watch.stuck
         # Lightning calls them in this order: the recorder measures before any other reads it, the guard judges a batch
-        # before a checkpoint has it, and the end is asked for last.
+        # before a checkpoint contains it, and StopAtEnd is last.
         callbacks = [
             self.recorder,
             *([Anomaly(folder.path)] if config.debugging.detect_anomaly else []),
@@ -307,11 +308,11 @@ class Training:
             model.compile_blocks()
 
     def summary_line(self) -> str:
-        """What is trained on what."""
+        """Model, size and data in one line."""
         run = self.config.run
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        described = self.task.describe_data(self.config, self.data)
-        return f"{run.model_name} {run.model_size}, {parameters:,} parameters, {described}"
+        data = self.task.describe_data(self.config, self.data)
+        return f"{run.model_name} {run.model_size}, {parameters:,} parameters, {data}"
 
     def calibrate(self) -> None:
         """Fit the model to the run's first rows: the same on every process, without drawing random numbers."""
@@ -353,6 +354,6 @@ class Training:
         self.trainer.test(self.model, datamodule=self.data, verbose=False)
 
     def close(self, status: int) -> None:
-        """The run ends with this exit status, and nothing more comes."""
+        """Close W&B. status: exit status of the run."""
         if self.wandb_logger is not None:
             self.wandb_logger.close(status)

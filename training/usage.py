@@ -6,7 +6,6 @@ Usage writes the samples to usage.jsonl; pure functions over these rows say what
 from __future__ import annotations
 
 import gc
-import json
 import math
 import os
 import threading
@@ -25,16 +24,11 @@ import torch
 from config import RunConfig
 from config.record import values_of
 from core.cpus import own_cpus
-from core.files import append_row, read_rows, write_json, write_text
+from core.files import append_row, read_rows, write_json
 from data.inspect import memory_growth, private_memory
-from training.recorder import Recorder
+from training.recorder import Recorder, write_rows
 
-SOONEST, LATEST = 1.0, 10.0  # seconds between samples: often at first, so that a short run has some
-COST_SHARE = 300  # and at least so many times as long as a sample takes
-MOST_SAMPLES = 2000  # of a run; beyond that every second one is dropped, and they come half as often
 JOIN_SECONDS = 10.0  # for the last sample; a file system that hangs must not hold the end of a run
-TENSOR_SECONDS = 60.0  # between counts of live tensors, which look at every object
-TENSOR_SHARE = 1000  # and so many times as long as a count takes
 STARVED = 0.1  # share of the time spent on waiting for batches that is worth a change
 TIGHT = 0.1  # share of memory left free that is little
 USABLE = 0.8  # share of the free memory that a larger batch may count on
@@ -44,6 +38,34 @@ FEWEST_STEPS = 16  # with samples, before a growth is judged
 LEAK_SHARE = 0.03  # of the memory held
 JITTER = 1.1  # CPU time is counted in ticks: so much over the number of cores is still possible
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SamplingRate:
+    """How often a run is sampled: often at first, so that a short run has samples, and rarely enough to cost nothing.
+
+    shortest, longest: seconds between samples. cost_factor: a pause is at least so many times as long as a sample took.
+    most: samples of a run; beyond that every second one is dropped, and they come half as often. tensor_seconds,
+    tensor_cost_factor: the same for counts of live tensors, which look at every object.
+    """
+
+    shortest: float = 1.0
+    longest: float = 10.0
+    cost_factor: float = 300.0
+    most: int = 2000
+    tensor_seconds: float = 60.0
+    tensor_cost_factor: float = 1000.0
+
+    def pause(self, elapsed: float, cost: float) -> float:
+        """Seconds to the next sample. elapsed: since the first. cost: seconds that the last one took."""
+        return max(self.shortest, self.cost_factor * cost, min(self.longest, elapsed / 30))
+
+    def tensor_pause(self, cost: float) -> float:
+        """Seconds to the next count of tensors. cost: seconds that the last one took."""
+        return max(self.tensor_seconds, self.tensor_cost_factor * cost)
+
+
+SAMPLING_RATE = SamplingRate()
 
 
 class Processes:
@@ -93,7 +115,7 @@ class Processes:
         }
 
 
-def allowances() -> Iterator[float]:
+def memory_limits() -> Iterator[float]:
     """Bytes of memory that Slurm or a container allows this process, where one of them does."""
     yield float(os.environ.get("SLURM_MEM_PER_NODE") or "inf") * 2**20
     with suppress(OSError, ValueError):
@@ -134,11 +156,19 @@ class Usage(pl.Callback):
     samples and never the run.
     """
 
-    def __init__(self, folder: Path, config: RunConfig, recorder: Recorder, row_bytes: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: RunConfig,
+        recorder: Recorder,
+        row_bytes: float,
+        rate: SamplingRate = SAMPLING_RATE,
+    ) -> None:
         self.path = folder / "usage.jsonl"
         self.config = config
         self.recorder = recorder
         self.row_bytes = row_bytes  # activations of one row of a batch
+        self.rate = rate
         self.step = 0
         self.rows: list[dict[str, Any]] = []
         self.summary: dict[str, Any] = {}
@@ -160,9 +190,9 @@ class Usage(pl.Callback):
             self.count_tensors()
 
     def count_tensors(self) -> None:
-        """Now and then, for the next sample."""
+        """Count live tensors for the next sample, if the last count is long ago."""
         last, took = self.counted
-        if time.monotonic() - last > max(TENSOR_SECONDS, TENSOR_SHARE * took):
+        if time.monotonic() - last > self.rate.tensor_pause(took):
             start = time.thread_time()
             self.tensors = live_tensors()
             self.counted = (time.monotonic(), time.thread_time() - start)
@@ -183,7 +213,7 @@ class Usage(pl.Callback):
     def earlier_samples(self) -> list[dict[str, Any]]:
         """The samples of earlier attempts."""
         try:
-            return read_rows(self.path)[-MOST_SAMPLES:]
+            return read_rows(self.path)[-self.rate.most :]
         except OSError:
             return []
 
@@ -203,8 +233,7 @@ class Usage(pl.Callback):
         processes, began, cost = Processes(), time.monotonic(), 0.0
         ended = False
         while not ended:
-            pause = max(SOONEST, COST_SHARE * cost, min(LATEST, (time.monotonic() - began) / 30))
-            ended = self.ended.wait(self.factor * pause)
+            ended = self.ended.wait(self.factor * self.rate.pause(time.monotonic() - began, cost))
             start = time.thread_time()
             with suppress(Exception):
                 self.take_sample(processes)
@@ -224,11 +253,11 @@ class Usage(pl.Callback):
             row["tensors"] = tensors
         self.rows.append(row)
         with suppress(OSError):
-            if len(self.rows) < MOST_SAMPLES:
+            if len(self.rows) < self.rate.most:
                 append_row(self.path, row)
             else:
                 self.rows, self.factor = self.rows[1::2], 2 * self.factor
-                write_text(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
+                write_rows(self.path, self.rows)
 
     def machine(self) -> Machine:
         """The machine that the run had."""
@@ -237,7 +266,7 @@ class Usage(pl.Callback):
         return Machine(
             cores=psutil.cpu_count() or 1,
             memory_bytes=total,
-            allowed_bytes=min(total, *allowances()),
+            allowed_bytes=min(total, *memory_limits()),
             free_bytes=self.least_free,
             gpu_memory_bytes=gpu,
             row_bytes=self.row_bytes,

@@ -33,7 +33,7 @@ from runs.wandb import Rows, client, close_wandb, log_checkpoints, log_results, 
 
 INIT_SECONDS = 20.0
 CLOSE_SECONDS = 60.0
-HURRY_SECONDS = 10.0  # a run that a signal ends has little time
+HURRIED_CLOSE_SECONDS = 10.0  # a run that fails or that a signal ends has little time
 BYTES_PER_SECOND = 1e6  # the end waits for an upload at least this fast
 MOST_QUEUED = 1000  # rows; more than this, and W&B hangs
 BINS = 64
@@ -54,14 +54,16 @@ def wandb_logger(config: RunConfig, folder: RunFolder) -> WandbLogger | None:
 class WandbLogger(Logger):
     """Queues rows and pictures and sends them from its thread; the first error ends W&B, not the run."""
 
-    def __init__(self, folder: RunFolder, offline: bool, console: str) -> None:
+    def __init__(self, folder: RunFolder, offline: bool, console: str, close_seconds: float = CLOSE_SECONDS) -> None:
+        """console: name of the log file. close_seconds: that the end of a run waits for W&B, uploads apart."""
         super().__init__()
+        self.close_seconds = close_seconds
         self.run = Run(folder.path)
-        self.page, self.is_online = self.open(offline)
+        self.wandb_run, self.is_online = self.open(offline)
         earlier = self.run.metrics()
-        self.rows = Rows(self.page, earlier, self.run.task)
+        self.rows = Rows(self.wandb_run, earlier, self.run.task)
         self.console = folder.path / console
-        is_new = self.is_online and not self.page.resumed
+        is_new = self.is_online and not self.wandb_run.resumed
         self.console_read = 0 if is_new else int(getattr(sys.stdout, "began", 0))
         self.alarms_read = len(read_rows(folder.path / "alarms.jsonl"))
         self.first_step: int | None = None
@@ -75,21 +77,21 @@ class WandbLogger(Logger):
         atexit.register(self.close, 1)
 
     def open(self, offline: bool) -> tuple[Any, bool]:
-        """The run of W&B, and whether it is online."""
+        """W&B's run object, and whether it is online."""
         why = "--wandb_offline" if offline else "WANDB_MODE" if os.environ.get("WANDB_MODE") == "offline" else ""
         why = why or why_offline() or ""
-        limits = {"init_timeout": INIT_SECONDS, "finish_timeout": CLOSE_SECONDS, "finish_timeout_raises": True}
+        limits = {"init_timeout": INIT_SECONDS, "finish_timeout": self.close_seconds, "finish_timeout_raises": True}
         if not why:
             try:
-                page = open_wandb(self.run, self.run.path, self.run.run_id, offline=False, **limits)
-                print(f"W&B: {page.url}")
-                return page, True
+                wandb_run = open_wandb(self.run, self.run.path, self.run.run_id, offline=False, **limits)
+                print(f"W&B: {wandb_run.url}")
+                return wandb_run, True
             except Exception as error:
                 why = reason(error)
                 tear_down()  # the id is in use otherwise
-        page = open_wandb(self.run, self.run.path, self.run.run_id, offline=True, **limits)
+        wandb_run = open_wandb(self.run, self.run.path, self.run.run_id, offline=True, **limits)
         print_line(f"offline, {why}; its files stay in the run folder.", self.run)
-        return page, False
+        return wandb_run, False
 
     @property
     def name(self) -> str:
@@ -109,8 +111,8 @@ class WandbLogger(Logger):
         """histograms: {name: (counts, edges)}"""
 
         def log() -> None:
-            kind = client().Histogram
-            self.log_row({"step": step} | {name: kind(np_histogram=both) for name, both in histograms.items()})
+            build = client().Histogram
+            self.log_row({"step": step} | {name: build(np_histogram=one) for name, one in histograms.items()})
 
         self.send(log)
 
@@ -130,33 +132,33 @@ class WandbLogger(Logger):
                 except Exception as error:
                     self.give_up(reason(error))
                     with suppress(Exception):
-                        close_wandb(self.page, 1)  # with what it has received so far
+                        close_wandb(self.wandb_run, 1)  # with what it has received so far
 
     def catch_up(self, earlier: list[dict[str, Any]]) -> None:
         """Send the rows of earlier attempts that W&B does not have."""
         if self.is_online:
             for row in earlier:
-                if isinstance(row.get("step"), int) and row["step"] >= self.page.starting_step:
+                if isinstance(row.get("step"), int) and row["step"] >= self.wandb_run.starting_step:
                     self.rows.log(row)
 
     def log_row(self, row: dict[str, Any]) -> None:
         self.went_back |= row["step"] < self.rows.step
         self.rows.log(row)
         self.first_step = row["step"] if self.first_step is None else self.first_step
-        self.follow()
+        self.send_output_and_alarms()
 
-    def follow(self) -> None:
-        """Send output and alarms since the last time."""
+    def send_output_and_alarms(self) -> None:
+        """Send what was printed and which alarms were raised since the last call."""
         if size_of(self.console) > self.console_read:
             with open(self.console, "rb") as file:
                 file.seek(self.console_read)
                 printed = file.read()
             lines = printed[: printed.rfind(b"\n") + 1]
-            self.page.write_logs(lines.decode(errors="replace"))
+            self.wandb_run.write_logs(lines.decode(errors="replace"))
             self.console_read += len(lines)
         alarms = read_rows(self.run.path / "alarms.jsonl")
         for alarm in alarms[self.alarms_read :] if self.is_online else []:
-            self.page.alert(str(alarm.get("kind")), f"{alarm.get('text')} {alarm.get('advice')}")
+            self.wandb_run.alert(str(alarm.get("kind")), f"{alarm.get('text')} {alarm.get('advice')}")
         self.alarms_read = len(alarms)
 
     def close(self, status: int) -> None:
@@ -164,7 +166,7 @@ class WandbLogger(Logger):
         atexit.unregister(self.close)
         if self.is_closed:
             return
-        limit = HURRY_SECONDS if status else CLOSE_SECONDS
+        limit = HURRIED_CLOSE_SECONDS if status else self.close_seconds
         if self.is_online and not status:
             checkpoints = [self.run.path / "checkpoints" / f"{name}.ckpt" for name in ("best", "last")]
             limit += sum(map(size_of, checkpoints)) / BYTES_PER_SECOND
@@ -179,14 +181,14 @@ class WandbLogger(Logger):
 
     def end(self, status: int) -> None:
         try:
-            self.follow()
+            self.send_output_and_alarms()
             log_results(self.rows, self.run)
             if status == 0:
-                log_checkpoints(self.page, self.run, Path(self.page.settings.sync_dir))
+                log_checkpoints(self.wandb_run, self.run, Path(self.wandb_run.settings.sync_dir))
             elif status == EXIT_RESUMABLE:
-                self.page.mark_preempting()
+                self.wandb_run.mark_preempting()
         finally:
-            close_wandb(self.page, status)
+            close_wandb(self.wandb_run, status)
         *earlier, done = offline_runs(self.run.path)
         if not self.went_back:
             done.mark_complete(self.rows.step if self.first_step is None else self.first_step, self.rows.step)
@@ -244,8 +246,8 @@ class Histograms(pl.Callback):
         if step % self.every == 0:
             tensors = {f"parameters/{name}": value for name, value in pl_module.named_parameters()}
             gradients = {f"gradients/{name}": value.grad for name, value in pl_module.named_parameters()}
-            counted = {name: histogram(value) for name, value in (tensors | gradients).items() if value is not None}
-            self.logger.log_histograms({name: both for name, both in counted.items() if both is not None}, step)
+            histograms = {name: histogram(value) for name, value in (tensors | gradients).items() if value is not None}
+            self.logger.log_histograms({name: one for name, one in histograms.items() if one is not None}, step)
 
 
 def histogram(values: Tensor) -> tuple[np.ndarray, np.ndarray] | None:

@@ -432,6 +432,6 @@ def test_the_commands_of_the_page_run(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_benchmark_measures_both() -> None:
-    rows = runs_list.run(3, tries=1)
-    assert [row["name"] for row in rows] == ["runs list, index made anew", "runs list", "runs list --where --sort"]
-    assert all(0 < row["value"] < 60 and "3 runs of 80 rows" in row["note"] for row in rows)
+    results = runs_list.run(3, tries=1)
+    assert [one.name for one in results] == ["runs list, index made anew", "runs list", "runs list --where --sort"]
+    assert all(0 < one.value < 60 and "3 runs of 80 rows" in one.note for one in results)

@@ -82,7 +82,11 @@ def test_a_task_that_never_comes(cluster: Cluster, corpus: Path, tmp_path: Path)
     flags = [*TRANSFORMER, "--max_steps", "20", "--dataset_dir", str(corpus), "--logs_dir", str(tmp_path / "logs")]
     folder = typed(cluster, "python", "-m", "launch", "prepare", *flags).stdout.strip()
     # The second one sleeps; the patience of the first is cut short.
-    patch = "import sys, training.peers as c, train_model as t; c.JOIN_SECONDS = 3; sys.exit(t.main(sys.argv[1:]))"
+    patch = (
+        "import functools, sys, train_model; from training import peers; "
+        "peers.connect = functools.partial(peers.connect, timings=peers.Timings(join=3)); "
+        "sys.exit(train_model.main(sys.argv[1:]))"
+    )
     script = 'if [[ $SLURM_PROCID == 1 ]]; then sleep 300; else exec python -c "$0" "$@"; fi'
     words = ["srun", "-N2", "-n2", "--wait=1", "bash", "-c", script, patch, *flags]
     done = typed(cluster, *words, EBT_JOB_RUN_DIR=folder)
@@ -91,7 +95,7 @@ def test_a_task_that_never_comes(cluster: Cluster, corpus: Path, tmp_path: Path)
     (row,) = attempts(Path(folder))
     assert row["cause"] == "crashed: task 1 of 2 never came"
     # SIGTERM works in that phase, too.
-    waiting = ["srun", "-N2", "-n2", "bash", "-c", script, patch.replace("= 3", "= 200"), *flags]
+    waiting = ["srun", "-N2", "-n2", "bash", "-c", script, patch.replace("join=3", "join=200"), *flags]
     mine = environment(cluster) | {"EBT_JOB_RUN_DIR": folder}
     process = subprocess.Popen(waiting, cwd=ROOT, env=mine, stderr=subprocess.PIPE, text=True)
     file, deadline = Path(folder) / "processes.json", time.monotonic() + 60

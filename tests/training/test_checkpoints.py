@@ -1,4 +1,4 @@
-"""What a checkpoint refuses to be."""
+"""Checkpoints: refused when damaged or foreign, kept on a full disk, the newest and the best of a run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(door: Door) -> None:
     output = door.with_fault(FULL_DISK, "--checkpoint_every_n_steps", "2", "--limit_val_batches", "0", status=1)
     assert "the run stopped: the checkpoint of step 4 could not be written" in output
     good = door.run_folder / "checkpoints" / "step_00000002.ckpt"
-    assert f"Safe is all up to step 2, in {good}: free some space and resume with\n" in output
+    assert f"Everything up to step 2 is saved in {good}: free some space and resume with\n" in output
     assert f"  python train_model.py --resume_training_ckpt {good}\n" in output and "Traceback" not in output
     assert read_checkpoint(good)["global_step"] == 2
     assert "resuming from step 2" in door("--resume_training_ckpt", "last")
@@ -72,7 +72,7 @@ def test_a_full_disk_is_called_so(tmp_path: Path) -> None:
         write_checkpoint({"weights": torch.zeros(100_000)}, file)
     (tmp_path / "step_00000002.ckpt").touch()
     words = checkpoints.explain(4, caught.value)
-    assert words.startswith(f"disk full: the disk of {tmp_path} has no room for the checkpoint of step 4. Safe is all")
+    assert words.startswith(f"disk full: the disk of {tmp_path} has no room for the checkpoint of step 4. Everything")
     quota = checkpoints.explain(4, OSError(errno.EDQUOT, "Disk quota exceeded"))
     assert quota.startswith(f"disk full: the disk, or your quota of it, of {tmp_path} has no room")
 

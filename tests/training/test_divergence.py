@@ -29,7 +29,7 @@ from training.divergence import MOST_NEGATIVE, WARM_UP, DivergenceGuard, Rollbac
 from training.errors import RunStopped
 
 FLAGS = ("--max_steps", "45", "--checkpoint_every_n_steps", "3", "--val_check_interval", "15", "--val_sanity", "0")
-# The batches of these places in the stream, whenever they come, have a hundredfold loss.
+# The batches at these positions in the stream, whenever they come, have a hundredfold loss.
 BAD_BATCHES = """
     import torch
     from models.language import EnergyLM, TransformerLM
@@ -52,11 +52,11 @@ seeds = st.integers(0, 2**32)
 
 def judged(losses: list[float]) -> list[float]:
     """How many deviations each loss stands over the mean of those before it."""
-    usual, found = RunningLoss(), []
+    usual, deviations = RunningLoss(), []
     for loss in losses:
-        found.append(usual.deviations_over(loss))
+        deviations.append(usual.deviations_over(loss))
         usual.losses.append(loss)
-    return found
+    return deviations
 
 
 def noise(seed: int, deviation: float, count: int = 400) -> list[float]:
@@ -77,10 +77,10 @@ def test_a_falling_curve_is_no_spike(seed: int, height: float, pace: float, devi
 
 
 @given(seeds, finite, st.floats(0.02, 2), st.integers(60, 399))
-def test_a_spike_is_found_wherever_it_comes(seed: int, level: float, deviation: float, place: int) -> None:
+def test_a_spike_is_found_wherever_it_comes(seed: int, level: float, deviation: float, index: int) -> None:
     losses = [level + step for step in noise(seed, deviation)]
-    losses[place] = level + 20 * deviation
-    assert judged(losses)[place] > 8
+    losses[index] = level + 20 * deviation
+    assert judged(losses)[index] > 8
 
 
 @given(seeds, st.floats(100, 1e6))
@@ -107,7 +107,7 @@ def test_skipped_batches_are_left_out_for_good(windows: list[tuple[int, int]]) -
 
 def guard(tmp_path: Path, *flags: str) -> tuple[DivergenceGuard, Any, list[str]]:
     """A guard with a run at its step 0, and what it says."""
-    said: list[str] = []
+    messages: list[str] = []
     config = parse_command_line(["--model_name", "ebt", *flags])
     optimizer = SimpleNamespace(param_groups=[{"name": "decay", "lr": 0.1}])
     trainer = SimpleNamespace(
@@ -115,7 +115,7 @@ def guard(tmp_path: Path, *flags: str) -> tuple[DivergenceGuard, Any, list[str]]
         **{"optimizers": [optimizer], "datamodule": SimpleNamespace(skipped=[])},
     )
     measures = find_task("language").measures(values_of(config))
-    return DivergenceGuard(tmp_path, config, ("energy_gap",), measures, said.append), trainer, said
+    return DivergenceGuard(tmp_path, config, ("energy_gap",), measures, messages.append), trainer, messages
 
 
 def feed(watch: DivergenceGuard, trainer: Any, losses: list[float], gap: float = 1.0) -> None:
@@ -127,9 +127,9 @@ def feed(watch: DivergenceGuard, trainer: Any, losses: list[float], gap: float =
 
 
 def test_one_trouble_is_told_once(tmp_path: Path) -> None:
-    watch, trainer, said = guard(tmp_path)
+    watch, trainer, messages = guard(tmp_path)
     feed(watch, trainer, [2.0] * 30 + [9.0] * 200 + [2.0] * 60 + [9.0])
-    assert said == [
+    assert messages == [
         f"warning: step {step}: the loss is 9, 700 deviations over its mean of 2 ± 0.01; "
         "--divergence_guard rollback would roll back to before it."
         for step in (31, 291)
@@ -139,11 +139,11 @@ def test_one_trouble_is_told_once(tmp_path: Path) -> None:
 
 
 def test_without_a_scale_the_first_loss_is_one(tmp_path: Path) -> None:
-    watch, trainer, said = guard(tmp_path)
+    watch, trainer, messages = guard(tmp_path)
     watch.scale = None
     watch.load_state_dict({"scale": 0.0})
     feed(watch, trainer, [0.002] * 30 + [0.003])
-    assert len(said) == 1 and "the loss is 0.003, 50 deviations over its mean of 0.002 ± 2e-05" in said[0]
+    assert len(messages) == 1 and "the loss is 0.003, 50 deviations over its mean of 0.002 ± 2e-05" in messages[0]
     again, _, _ = guard(tmp_path)
     again.scale = None
     again.load_state_dict(watch.state_dict())
@@ -151,12 +151,14 @@ def test_without_a_scale_the_first_loss_is_one(tmp_path: Path) -> None:
 
 
 def test_an_energy_that_rises_for_long_is_a_divergence(tmp_path: Path) -> None:
-    watch, trainer, said = guard(tmp_path)
+    watch, trainer, messages = guard(tmp_path)
     feed(watch, trainer, [2.0] * (MOST_NEGATIVE - 1), gap=-0.5)
     feed(watch, trainer, [2.0])
-    assert not said
+    assert not messages
     feed(watch, trainer, [2.0] * 3 * MOST_NEGATIVE, gap=-0.5)
-    assert len(said) == 1 and "negative for 50 batches in a row: the energy drop along the walk is -0.5" in said[0]
+    assert (
+        len(messages) == 1 and "negative for 50 batches in a row: the energy drop along the walk is -0.5" in messages[0]
+    )
 
     watch, trainer, _ = guard(tmp_path, "--divergence_guard", "rollback")
     feed(watch, trainer, [2.0] * 7)
@@ -220,10 +222,10 @@ def test_a_checkpoint_from_before_a_long_trouble_is_kept(tmp_path: Path, every: 
     for step in range(0, 400, every):
         checkpoints.path(step).touch()
         checkpoints.prune()
-        kept = [int(file.stem[5:]) for file in tmp_path.glob("step_*.ckpt")]
+        steps = [int(file.stem[5:]) for file in tmp_path.glob("step_*.ckpt")]
         assert (
-            any(max(0, step - MOST_NEGATIVE - 100) <= old <= max(0, step - MOST_NEGATIVE) for old in kept)
-            and len(kept) <= 5
+            any(max(0, step - MOST_NEGATIVE - 100) <= old <= max(0, step - MOST_NEGATIVE) for old in steps)
+            and len(steps) <= 5
         )
 
 
@@ -262,9 +264,9 @@ def test_a_run_that_went_back_is_resumed_exactly(corpus: Path, tmp_path: Path, r
     whole, pieces = (Door(corpus, tmp_path / name).ebt("--recipe", recipe) for name in ("whole", "pieces"))
     flags = (*FLAGS, "--divergence_guard", "rollback", "--divergence_step_size_factor", "0.5")
     output = whole.with_fault(ONE_BAD_BATCH, *flags)
-    told = output[output.index("step 35: the loss is") :].splitlines()
-    assert told[1].startswith("    energy gap ") and "learning rate" in told[1]
-    assert f"back to step 30 (1 of 3 times); batches 31 to 35 are skipped; the step size is now {halved}" in told[2]
+    lines = output[output.index("step 35: the loss is") :].splitlines()
+    assert lines[1].startswith("    energy gap ") and "learning rate" in lines[1]
+    assert f"back to step 30 (1 of 3 times); batches 31 to 35 are skipped; the step size is now {halved}" in lines[2]
 
     again = (*flags, "--resume_training_ckpt", "last")
     pieces.with_fault(ONE_BAD_BATCH + WHILE_GOING_BACK, *flags, status=-signal.SIGKILL)

@@ -23,12 +23,12 @@ FORMS = ("scalar", "residual")
 def network_of(form: str = "residual", layers: int = 2, **options: Any) -> EnergyTransformer:
     torch.manual_seed(0)
     own = 1 if form == "residual" else layers  # blocks that predictions pass
-    chosen: dict[str, Any] = {
+    shape: dict[str, Any] = {
         **{"vocab_size": 19, "context_length": 12, "layers": layers, "landscapes": 2, "separator_id": 17},
         **{"width": 16, "heads": 2, "hidden": 16, "tied": False, "init_method": "xavier", "init_gain": 1.0},
         **{"form": form, "enter": layers - own},
     }
-    return EnergyTransformer(EnergyShape(**chosen | options))
+    return EnergyTransformer(EnergyShape(**shape | options))
 
 
 def mismatch(network: EnergyTransformer) -> str:
@@ -58,11 +58,11 @@ def test_a_network_of_any_size_and_type_is_sound(form: str) -> None:
     check_energy(network_of(form).to("cpu", torch.float64).requires_grad_(False))
 
 
-def scaled(found: Any, factor: float = 2.0) -> Any:
+def scaled(result: Any, factor: float = 2.0) -> Any:
     """What a formula that is wrong by a factor gives: of several things the first, which may be several again."""
-    if not isinstance(found, tuple):
-        return factor * found
-    return scaled(found[0], factor), *found[1:]
+    if not isinstance(result, tuple):
+        return factor * result
+    return scaled(result[0], factor), *result[1:]
 
 
 BLOCK, HEAD = "energy: blocks.0 (EnergyBlock): ", "energy: the head (EnergyTransformer): "
@@ -113,7 +113,7 @@ def test_a_wrong_formula_of_a_block(
 def test_a_formula_that_is_wrong_in_one_of_its_two_uses(
     module: Any, plain: str, differentiated: str, what: str, in_training: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Inference runs it plainly, training inside of an autograd function; that only one of them is right is found."""
+    """Inference runs it plainly, training inside of an autograd function; an error in only one of them is detected."""
     network, right, kind = network_of(), getattr(module, plain), getattr(module, differentiated)
     inside: list[bool] = []
     apply = kind.apply
@@ -126,8 +126,8 @@ def test_a_formula_that_is_wrong_in_one_of_its_two_uses(
             inside.pop()
 
     def wrong(*inputs: Any) -> Any:
-        found = right(*inputs)
-        return scaled(found) if bool(inside) is in_training else found
+        result = right(*inputs)
+        return scaled(result) if bool(inside) is in_training else result
 
     monkeypatch.setattr(kind, "apply", staticmethod(marked))
     check_energy(network)
@@ -172,9 +172,9 @@ def test_a_head_that_training_does_not_reach_is_found(monkeypatch: pytest.Monkey
     network, right = network_of(), EnergyTransformer.complete
 
     def constant(self: EnergyTransformer, context: Any, hidden: Tensor | None) -> Any:
-        found = right(self, context, hidden)
-        assert found.readout is not None
-        return found._replace(readout=found.readout.detach())
+        result = right(self, context, hidden)
+        assert result.readout is not None
+        return result._replace(readout=result.readout.detach())
 
     monkeypatch.setattr(EnergyTransformer, "complete", constant)
     assert mismatch(network).startswith(f"{HEAD}its forward, differentiated by weights, does not fit: ")
@@ -209,9 +209,9 @@ def test_an_energy_that_autograd_differentiates_has_nothing_to_differ() -> None:
 
 def test_the_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EnergyBlock, "input_gradient", lambda self, g, *rest: g)
-    said = mismatch(network_of())
-    assert said.startswith(f"{BLOCK}{FORWARD} does not fit: ") and "\n" not in said
-    assert said.endswith(
+    message = mismatch(network_of())
+    assert message.startswith(f"{BLOCK}{FORWARD} does not fit: ") and "\n" not in message
+    assert message.endswith(
         "so that what is trained and what is evaluated would be two energies. Make `forward_saving` and "
         "`input_gradient` agree; or define `forward_prediction` (of a network: `energy`) alone in "
         "a subclass, which autograd differentiates, if slower."

@@ -1,4 +1,4 @@
-"""Health while a run trains: an alarm on each planted fault, none on a run that is well, and each told once."""
+"""Health while a run trains: an alarm on each planted fault, none on a run that is well, and each raised once."""
 
 from __future__ import annotations
 
@@ -84,22 +84,22 @@ def validation(step: int, loss: float, accuracy: float = 0.5, spread: float = 0.
 
 def watch(tmp_path: Path, facts: AlarmContext = FACTS) -> tuple[Alarms, list[str]]:
     """A watch over a run, and what it says."""
-    said: list[str] = []
+    messages: list[str] = []
     recorder: Any = SimpleNamespace(readers=[])
     guard: Any = SimpleNamespace(events=[])
-    return Alarms(tmp_path, recorder, facts, guard, said.append), said
+    return Alarms(tmp_path, recorder, facts, guard, messages.append), messages
 
 
 def alarms(rows: list[dict[str, Any]], tmp_path: Path, facts: AlarmContext = FACTS) -> dict[str, int]:
-    """The kinds that were told, and the step of the first."""
-    health, said = watch(tmp_path / str(len(list(tmp_path.iterdir()))), facts)
+    """The kinds of alarms that were raised, and the step of the first of each."""
+    health, messages = watch(tmp_path / str(len(list(tmp_path.iterdir()))), facts)
     health.path.parent.mkdir()
     for one in rows:
         health.read(one)
-    told = read_rows(health.path)
-    assert len(said) == len(told)
-    assert all(alarm.keys() == {"step", "time", "kind", "text", "advice"} for alarm in told)
-    return {alarm["kind"]: alarm["step"] for alarm in reversed(told)}
+    alarms = read_rows(health.path)
+    assert len(messages) == len(alarms)
+    assert all(alarm.keys() == {"step", "time", "kind", "text", "advice"} for alarm in alarms)
+    return {alarm["kind"]: alarm["step"] for alarm in reversed(alarms)}
 
 
 def healthy(seed: int, steps: int = 8000, noise: float = 0.035, every: int = 10) -> list[dict[str, Any]]:
@@ -137,10 +137,10 @@ def schedule_of_800(step: int) -> float:
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0.01, 0.035, 0.1, 0.3]))
 def test_a_run_that_learns_is_well(seed: int, noise: float) -> None:
-    health, said = watch(Path("nowhere"))
+    health, messages = watch(Path("nowhere"))
     for one in healthy(seed, noise=noise):
         health.read(one)
-    assert said == []
+    assert messages == []
 
 
 def changed(change: Callable[[dict[str, Any]], dict[str, Any]], seed: int = 0, **more: Any) -> list[dict[str, Any]]:
@@ -229,36 +229,36 @@ def test_a_low_learning_rate_explains_a_plateau(tmp_path: Path, name: str) -> No
 
 
 def test_a_trouble_is_told_again_only_if_it_went_away(tmp_path: Path) -> None:
-    health, said = watch(tmp_path)
+    health, messages = watch(tmp_path)
     for text in ["bad", "bad", *[None] * (QUIET_CHECKS - 1), "bad", *[None] * QUIET_CHECKS, "bad", "bad"]:
         health.update(7, "plateau", text, "wait")
-    assert said == ["alarm, step 7: plateau: bad.\n  Usual remedies: wait."] * 2
+    assert messages == ["alarm, step 7: plateau: bad.\n  Usual remedies: wait."] * 2
     assert [alarm["kind"] for alarm in read_rows(tmp_path / "alarms.jsonl")] == ["plateau", "plateau"]
 
 
 def test_what_the_divergence_guard_saw_is_written_down_once(tmp_path: Path) -> None:
-    health, said = watch(tmp_path)
+    health, messages = watch(tmp_path)
     health.guard.events.append({"step": 31, "what": "the loss is 9, 700 deviations over its mean"})
     health.check_all(32)
     health.check_all(33)
     (alarm,) = read_rows(tmp_path / "alarms.jsonl")
-    assert (alarm["step"], alarm["kind"]) == (31, "divergence") and said == [], "the guard has said it itself"
+    assert (alarm["step"], alarm["kind"]) == (31, "divergence") and messages == [], "the guard has said it itself"
 
 
 def test_a_full_disk_costs_the_note_and_not_the_run(tmp_path: Path) -> None:
-    health, said = watch(tmp_path / "nowhere")  # a folder that cannot be written
+    health, messages = watch(tmp_path / "nowhere")  # a folder that cannot be written
     for one in changed(FAULTS["clipping"][0], steps=500):
         health.read(one)
-    assert len(said) == 1 and said[0].startswith("alarm, step 300: clipping: the gradient is clipped at 100%")
+    assert len(messages) == 1 and messages[0].startswith("alarm, step 300: clipping: the gradient is clipped at 100%")
 
 
 @settings(max_examples=5, deadline=None)
 @given(st.integers(0, 800), st.integers(0, 2**32))
 def test_a_resumed_watch_goes_on_as_if_never_stopped(cut: int, seed: int) -> None:
     rows = changed(swinging, seed)
-    whole, said = watch(Path("nowhere"))
-    first, said_first = watch(Path("nowhere"))
-    second, said_second = watch(Path("nowhere"))
+    whole, messages = watch(Path("nowhere"))
+    first, first_messages = watch(Path("nowhere"))
+    second, second_messages = watch(Path("nowhere"))
     for one in rows:
         whole.read(one)
     for one in rows[:cut]:
@@ -266,7 +266,7 @@ def test_a_resumed_watch_goes_on_as_if_never_stopped(cut: int, seed: int) -> Non
     second.load_state_dict(first.state_dict())
     for one in rows[cut:]:
         second.read(one)
-    assert said_first + said_second == said and second.state_dict() == whole.state_dict()
+    assert first_messages + second_messages == messages and second.state_dict() == whole.state_dict()
 
 
 def test_a_month_of_rows_takes_bounded_memory() -> None:
@@ -288,12 +288,12 @@ def test_a_curve_turns_as_often_from_either_end(values: list[float], swing: floa
 
 
 def test_reading_in_order_by_the_settings_raises_an_alarm(tmp_path: Path) -> None:
-    health, said = watch(tmp_path, replace(FACTS, in_order=True))
+    health, messages = watch(tmp_path, replace(FACTS, in_order=True))
     health.read(validation(0, 6.0))
-    assert said[0].startswith("alarm, step 0: not shuffled: the settings have the training rows read in order.")
-    health, said = watch(tmp_path)
+    assert messages[0].startswith("alarm, step 0: not shuffled: the settings have the training rows read in order.")
+    health, messages = watch(tmp_path)
     health.read(validation(0, 6.0))
-    assert said == []
+    assert messages == []
 
 
 def small(one: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from tests.slurm.jobs import attempts, losses
 from tests.support import warm
 from tests.training.traces import trace
 from training.interruption import InterruptionCallback
-from training.resume import drop_validation_row
+from training.recorder import MetricsFile
 
 BEFORE_TRAINING = """
     import signal, data.language.build
@@ -223,7 +223,7 @@ def test_a_run_in_pieces_is_the_whole_run(
 def test_a_validation_that_is_run_again_stands_there_once(tmp_path: Path) -> None:
     for row in ({"step": 2, "valid_loss": 3.0}, {"step": 4, "train_loss": 2.0}, {"step": 4, "valid_loss": 2.5}):
         append_row(tmp_path / "metrics.jsonl", row)
-    drop_validation_row(tmp_path / "metrics.jsonl", 4)
+    MetricsFile.drop_validation(tmp_path / "metrics.jsonl", 4)
     assert metrics(tmp_path) == [{"step": 2, "valid_loss": 3.0}, {"step": 4, "train_loss": 2.0}]
 
 
@@ -298,7 +298,7 @@ def test_while_training_the_first_signal_is_noted(handlers: None) -> None:
     ("notice", "taken", "every"),
     [(None, 100.0, None), ((120, "its time limit"), 60.0, None), ((120, "its time limit"), 61.0, 1220.0)],
 )
-def test_a_notice_too_short_to_save_in_is_told_and_the_clock_takes_over(
+def test_a_notice_too_short_to_save_in_is_reported_and_the_clock_takes_over(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -315,7 +315,7 @@ def test_a_notice_too_short_to_save_in_is_told_and_the_clock_takes_over(
     trainer: Any = SimpleNamespace(is_global_zero=True, world_size=1, accumulate_grad_batches=1, global_step=5)
     callback = InterruptionCallback(checkpoints, folder, 2)
     callback.on_train_start(trainer, None)  # type: ignore[arg-type]
-    assert callback.every == every
+    assert callback.save_seconds == every
     sentence = (
         "warning: a checkpoint took 61 s, and between the warning of its time limit and the end this job has 120 s: "
         "that may be too short to save in, so it also saves every 1220 s. Ask for more with sbatch --signal=USR1@496, "

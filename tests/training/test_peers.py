@@ -15,10 +15,9 @@ import torch
 
 from config import parse_command_line
 from runs.ranks import Step
-from training import peers as module
 from training.devices import SrunEnvironment, check_world, trainer_devices
 from training.hang_watch import HangWatch, is_debugged, own_stacks
-from training.peers import Crashed, FirstProcess, OtherProcess, Peers, is_lost_connection
+from training.peers import Crashed, FirstProcess, OtherProcess, Peers, Timings, is_lost_connection
 
 STEP = Step(tasks=2, nodes=2, rank=0, local_rank=0, node=0, first_node="localhost")
 
@@ -26,19 +25,19 @@ STEP = Step(tasks=2, nodes=2, rank=0, local_rank=0, node=0, first_node="localhos
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[FirstProcess, OtherProcess]:
     monkeypatch.setenv("MASTER_PORT", "")
-    first = FirstProcess(STEP, tmp_path)
+    first = FirstProcess(STEP, tmp_path, Timings(exit=0.1))
     assert json.loads((tmp_path / "processes.json").read_bytes())["port"] == first.server.getsockname()[1]
-    found: list[OtherProcess] = []
+    others: list[OtherProcess] = []
 
     def other() -> None:
-        found.append(OtherProcess(replace(STEP, rank=1), tmp_path))
-        found[0].connect()
+        others.append(OtherProcess(replace(STEP, rank=1), tmp_path))
+        others[0].connect()
 
     thread = threading.Thread(target=other)
     thread.start()
     first.connect()
     thread.join()
-    return first, found[0]
+    return first, others[0]
 
 
 def soon(condition: Any) -> bool:
@@ -53,38 +52,35 @@ def test_stacks_are_sent(pair: tuple[FirstProcess, OtherProcess]) -> None:
     assert name.startswith("task 1 on ") and "test_peers.py" in text
 
 
-def test_a_strangers_word_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "JOIN_SECONDS", 0.5)
-    first = FirstProcess(STEP, tmp_path)
+def test_a_connection_without_the_token_is_refused(tmp_path: Path) -> None:
+    first = FirstProcess(STEP, tmp_path, Timings(join=0.5))
     port = first.server.getsockname()[1]
     with socket.create_connection(("localhost", port)) as stranger:
-        stranger.sendall(b'{"rank": 1, "word": "guessed"}\n')
+        stranger.sendall(b'{"rank": 1, "token": "guessed"}\n')
         with pytest.raises(Crashed, match="task 1 of 2 never came"):
             first.connect()
     assert not (tmp_path / "processes.json").exists()
 
 
-def test_process_0_never_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "JOIN_SECONDS", 0.5)
+def test_process_0_never_came(tmp_path: Path) -> None:
     (tmp_path / "processes.json").write_text('{"job": "of another start", "address": "localhost", "port": 1}')
     with pytest.raises(Crashed, match="task 0 of 2 never came"):
-        OtherProcess(replace(STEP, rank=1), tmp_path)
+        OtherProcess(replace(STEP, rank=1), tmp_path, Timings(join=0.5))
 
 
 RESET = RuntimeError("[enforce fail] Connection closed by peer [127.0.0.1]:33301")
 
 
-def test_who_died_is_named(pair: tuple[FirstProcess, OtherProcess], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STUCK_SECONDS", 0.1)
+def test_who_died_is_named(pair: tuple[FirstProcess, OtherProcess]) -> None:
     first, other = pair
-    told: list[str] = []
-    first.stuck = told.append
+    events: list[str] = []
+    first.stuck = events.append
     other.leaving = True  # the thread of the other one is in this process, too
     other.connection.close()
     crash = first.crash(RESET)
     assert crash is not None and crash.status == 75
     assert crash.cause.startswith("crashed: task 1 on ") and crash.cause.endswith(" died")
-    assert soon(lambda: told), "and one that waits for it in C++ is told"
+    assert soon(lambda: events), "and one that waits for it in C++ is told"
     assert first.crash(ValueError("its own")) is None
 
 
@@ -128,55 +124,54 @@ class Ended(Exception):
     pass
 
 
-def watch(minutes: float | None, monkeypatch: pytest.MonkeyPatch) -> HangWatch:
-    found = HangWatch(minutes, Peers(), lambda cause: None)
+def watch(minutes: float, monkeypatch: pytest.MonkeyPatch, poll_seconds: float = 0.01) -> HangWatch:
+    hang_watch = HangWatch(minutes, Peers(), lambda cause: None, poll_seconds)
 
     def ended(silent: float) -> None:
         raise Ended
 
-    monkeypatch.setattr(found, "give_up", ended)
-    monkeypatch.setattr("training.hang_watch.POLL_SECONDS", 0.01)
-    return found
+    monkeypatch.setattr(hang_watch, "give_up", ended)
+    return hang_watch
 
 
 def test_a_run_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = watch(0.001, monkeypatch)
+    hang_watch = watch(0.001, monkeypatch)
     for _ in range(3):
-        found.beat()
+        hang_watch.beat()
     with pytest.raises(Ended):
-        found.watch()
+        hang_watch.watch()
 
 
 def test_a_debugger_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = watch(0.0001, monkeypatch)
-    found.beats = 2
-    found.beat()
-    threading.Thread(target=found.watch, daemon=True).start()
+    hang_watch = watch(0.0001, monkeypatch)
+    hang_watch.beats = 2
+    hang_watch.beat()
+    threading.Thread(target=hang_watch.watch, daemon=True).start()
     here = threading.get_ident()
-    code = compile("here(found)", "/usr/lib/python3/pdb.py", "exec")
+    code = compile("here(hang_watch)", "/usr/lib/python3/pdb.py", "exec")
     seen: list[bool] = []
-    exec(code, {"here": lambda watch: seen.append(is_debugged(here)), "found": found})
+    exec(code, {"here": lambda watch: seen.append(is_debugged(here)), "hang_watch": hang_watch})
     assert seen == [True] and not is_debugged(here) and not is_debugged(None)
-    found.seen = 0.0
+    hang_watch.seen = 0.0
 
 
 def test_patience_is_measured() -> None:
-    found = HangWatch(None, Peers(), lambda cause: None)
-    assert found.allowed_seconds == 3600, "before the first sign"
+    hang_watch = HangWatch(None, Peers(), lambda cause: None)
+    assert hang_watch.allowed_seconds == 3600, "before the first sign"
     for _ in range(3):
-        found.beat()
-    assert found.allowed_seconds == 1200
-    found.longest = 120.0
-    assert found.allowed_seconds == 2400
-    found = HangWatch(2.0, Peers(), lambda cause: None)
-    assert found.allowed_seconds == 3600, "the first step may be compiled, whatever was chosen"
-    found.beats = 3
-    assert found.allowed_seconds == 120
+        hang_watch.beat()
+    assert hang_watch.allowed_seconds == 1200
+    hang_watch.longest = 120.0
+    assert hang_watch.allowed_seconds == 2400
+    hang_watch = HangWatch(2.0, Peers(), lambda cause: None)
+    assert hang_watch.allowed_seconds == 3600, "the first step may be compiled, whatever was chosen"
+    hang_watch.beats = 3
+    assert hang_watch.allowed_seconds == 120
 
 
 def test_a_suspended_process_is_not_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm suspends a job for hours; when it goes on, that time does not count."""
-    found = watch(0.05, monkeypatch)  # three seconds
+    hang_watch = watch(0.05, monkeypatch, poll_seconds=1.0)  # hung after three seconds
     clock = [100.0]
     naps = iter([0.01, 5000.0, 0.01, 0.01, 4.0])  # of which the second was a suspension
 
@@ -185,11 +180,10 @@ def test_a_suspended_process_is_not_hung(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr("training.hang_watch.time.monotonic", lambda: clock[0])
     monkeypatch.setattr("training.hang_watch.time.sleep", sleep)
-    monkeypatch.setattr("training.hang_watch.POLL_SECONDS", 1.0)
-    found.beats = 2
-    found.beat()
+    hang_watch.beats = 2
+    hang_watch.beat()
     with pytest.raises(Ended):
-        found.watch()
+        hang_watch.watch()
     assert next(naps, None) is None, "not before it is silent while it could have spoken"
 
 
@@ -208,8 +202,8 @@ def test_gpus_of_a_step(visible: int, devices: list[str], monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
     monkeypatch.setattr("lightning_fabric.accelerators.cuda.num_cuda_devices", lambda: visible)
-    found = trainer_devices(parse_command_line([]))
-    trainer = pl.Trainer(**found, plugins=[SrunEnvironment(step)], logger=False, enable_checkpointing=False)
+    flags = trainer_devices(parse_command_line([]))
+    trainer = pl.Trainer(**flags, plugins=[SrunEnvironment(step)], logger=False, enable_checkpointing=False)
     assert (trainer.world_size, trainer.global_rank) == (2, 1)
     strategy: Any = trainer.strategy
     assert [str(device) for device in strategy.parallel_devices] == devices

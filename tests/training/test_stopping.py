@@ -42,11 +42,11 @@ def test_a_goal_is_met_as_the_sign_says(limit: float, value: float) -> None:
 
 
 def test_goals_that_cannot_be_met_are_refused() -> None:
-    known = "valid_loss, valid_perplexity, valid_bits_per_byte, valid_accuracy, valid_top5"
+    first_choices = "valid_loss, valid_perplexity, valid_bits_per_byte, valid_accuracy, valid_top5"
     energy = "valid_thinking_gain"
     assert problems("--goal", "loss<1") == [
         "--goal is 'loss<1': a validation of --model_name ebt does not measure loss; "
-        f"choose {known}, valid_spread, {energy} or valid_loss_step_1."
+        f"choose {first_choices}, valid_spread, {energy} or valid_loss_step_1."
     ]
     assert problems("--distributed_strategy", "fsdp") == [
         "--distributed_strategy is 'fsdp': sharded training is not built yet (the step size has no dimension to shard, "
@@ -58,12 +58,12 @@ def test_goals_that_cannot_be_met_are_refused() -> None:
     ]
     assert problems("--goal", "valid_loss_step_3<2") == [
         "--goal is 'valid_loss_step_3<2': a validation of --model_name ebt does not measure valid_loss_step_3; "
-        f"choose {known}, valid_spread, {energy} or valid_loss_step_1."
+        f"choose {first_choices}, valid_spread, {energy} or valid_loss_step_1."
     ]
     baseline = ("--model_name", "baseline_transformer")
     assert problems(*baseline, "--checkpoint_monitor_string", "valid_los") == [
         "--checkpoint_monitor_string is 'valid_los': a validation of --model_name baseline_transformer does not "
-        f"measure valid_los; choose {known} or valid_spread."
+        f"measure valid_los; choose {first_choices} or valid_spread."
     ]
     assert problems("--checkpoint_monitor_string", "valid_accuracy") == [
         "--checkpoint_monitor_string is 'valid_accuracy', which is better when larger: add "
@@ -80,10 +80,10 @@ def test_goals_that_cannot_be_met_are_refused() -> None:
 
 
 def ending(*flags: str) -> tuple[EarlyStop, Any, list[str]]:
-    """The judge of a run's validations, the run at step 0, and what is said."""
-    said: list[str] = []
-    judge = EarlyStop(parse_command_line(list(flags)), SimpleNamespace(), said.append)  # type: ignore[arg-type]
-    return judge, SimpleNamespace(global_step=0, should_stop=False), said
+    """The judge of a run's validations, the run at step 0, and the messages printed."""
+    messages: list[str] = []
+    judge = EarlyStop(parse_command_line(list(flags)), SimpleNamespace(), messages.append)  # type: ignore[arg-type]
+    return judge, SimpleNamespace(global_step=0, should_stop=False), messages
 
 
 def feed(judge: EarlyStop, run: Any, losses: list[float]) -> None:
@@ -95,17 +95,17 @@ def feed(judge: EarlyStop, run: Any, losses: list[float]) -> None:
 
 
 def test_a_goal_that_is_met_ends_the_run() -> None:
-    judge, run, said = ending("--goal", "valid_loss<1.4")
+    judge, run, messages = ending("--goal", "valid_loss<1.4")
     feed(judge, run, [2.0, 1.4, 1.39, 1.0])
-    assert said == ["--goal valid_loss<1.4 is met at step 30: it is 1.3900."] and run.global_step == 30
+    assert messages == ["--goal valid_loss<1.4 is met at step 30: it is 1.3900."] and run.global_step == 30
     assert judge.verdict() == (0, "--goal valid_loss<1.4 was met at step 30.")
     assert judge.cause == "finished: goal met"
 
 
 def test_a_goal_that_is_not_met_says_how_near_it_came() -> None:
-    judge, run, said = ending("--goal", "valid_accuracy>=0.9")
+    judge, run, messages = ending("--goal", "valid_accuracy>=0.9")
     feed(judge, run, [2.0, 1.25, 1.6])
-    assert not run.should_stop and not said and judge.cause == "finished"
+    assert not run.should_stop and not messages and judge.cause == "finished"
     assert judge.verdict() == (
         GOAL_UNMET,
         "--goal valid_accuracy>=0.9 was not met: the nearest was 0.8000 at step 20.",
@@ -115,17 +115,17 @@ def test_a_goal_that_is_not_met_says_how_near_it_came() -> None:
 
 
 def test_early_stop_waits_for_so_many_validations() -> None:
-    judge, run, said = ending("--early_stop", "2")
+    judge, run, messages = ending("--early_stop", "2")
     feed(judge, run, [2.0, 2.1, 1.9, 1.9, 1.95, 1.0])
     assert run.global_step == 50 and judge.cause == "finished: no longer getting better"
-    assert said == [
+    assert messages == [
         "--early_stop 2: valid_loss did not get better than 1.9000 for 2 validations; the run ends at step 50."
     ]
-    judge, run, said = ending(
+    judge, run, messages = ending(
         *("--early_stop", "1", "--checkpoint_monitor_string", "valid_accuracy", "--checkpoint_monitor_mode", "max")
     )
     feed(judge, run, [2.0, 1.5, 1.6])
-    assert run.global_step == 30 and "for 1 validation;" in said[0]
+    assert run.global_step == 30 and "for 1 validation;" in messages[0]
 
 
 @given(st.lists(st.sampled_from([1.0, 1.5, 2.0, 2.5]), max_size=12), st.integers(0, 12))

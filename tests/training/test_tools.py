@@ -15,21 +15,22 @@ from torch.utils.flop_counter import FlopCounterMode
 from config import parse_command_line
 from core.text import format_amount
 from data.language.build import language_data
+from tasks.language import TASK
 from tests.conftest import Door
 from tests.support.builders import build_model, meta_rows
-from training import find
+from training import plan
 from training.cost import step_cost
 from training.find import (
     TRIAL_STEPS,
     Trial,
-    batches_of_validations,
     find_lr,
-    rows_ahead,
+    rows_left,
     suggest,
     take_step,
     training_batches,
 )
 from training.optimizers import optimizer_and_schedule
+from training.plan import batches_of_validations
 
 CONFIG = parse_command_line(["--model_name", "baseline_transformer", "--model_size", "4xs", "--context_length", "64"])
 
@@ -74,12 +75,12 @@ def test_batches_of_all_validations_of_a_run(flags: str, batches: int) -> None:
 
 
 def test_time_is_that_of_all_steps_and_validations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "try_batch_size", lambda *_, steps: Trial(16, seconds=0.1, mean_seconds=0.5))
-    monkeypatch.setattr(find, "validation_seconds", lambda *_: 0.25)
+    monkeypatch.setattr(plan, "try_batch_size", lambda *_, steps: Trial(16, seconds=0.1, mean_seconds=0.5))
+    monkeypatch.setattr(plan, "validation_seconds", lambda *_: 0.25)
     data = SimpleNamespace(rows={"valid": range(160)}, sample=range(160), batches_per_epoch=lambda: 50)  # 10 batches
     config = parse_command_line(["--accumulate_grad_batches", "2", "--val_check_interval", "100", "--gpus", "none"])
-    told = find.wall_time(config, data, None, 100)  # type: ignore[arg-type]
-    assert told == "about 1:48  (estimate: steps of 1 s timed just now on this CPU, and 0:08 of validations)"
+    estimate = plan.wall_time(config, data, None, 100)  # type: ignore[arg-type]
+    assert estimate == "about 1:48  (estimate: steps of 1 s timed just now on this CPU, and 0:08 of validations)"
 
 
 def test_flops_are_those_of_the_formula() -> None:
@@ -92,16 +93,16 @@ def test_flops_are_those_of_the_formula() -> None:
 
 def test_activation_estimate_is_near_what_autograd_keeps() -> None:
     model = build_model(CONFIG, 258, 256, 257)
-    kept = {}
+    saved = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor
+        saved[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model.training_step({"input_ids": torch.randint(0, 256, (8, 65))}, 0)
     own = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
-    real = sum(t.untyped_storage().nbytes() for place, t in kept.items() if place not in own)
+    real = sum(t.untyped_storage().nbytes() for pointer, t in saved.items() if pointer not in own)
     assert 0.8 * real < step_cost(model, meta_rows(8, 64)).activation_bytes < 1.5 * real
 
 
@@ -159,7 +160,7 @@ def test_the_suggested_rate_beats_a_tenth_and_ten_times_of_it(corpus: Path, tmp_
     data = language_data(config)
     torch.manual_seed(0)
     model = build_model(config, data.processor.vocab_size, data.processor.separator_id, data.processor.pad_id)
-    suggestion = find_lr(config, data, model, tmp_path / "find_lr.png")
+    suggestion = find_lr(TASK, config, data, model, tmp_path / "find_lr.png")
     ends = []
     for rate in (suggestion, suggestion / 10, suggestion * 10):
         trained = copy.deepcopy(model)
@@ -185,9 +186,9 @@ def test_a_long_search_shows_how_far_it_is(door: Door, tool: str, title: str) ->
 
 def test_the_rows_that_will_be_tried_are_bounded_by_time_and_memory() -> None:
     trial = Trial(4, seconds=1.0, memory=100)
-    assert rows_ahead(trial, longest=2.0, memory=1e9) == TRIAL_STEPS * (8 + 16), "16 rows take 4 s, and are the last"
-    assert rows_ahead(trial, longest=2.0, memory=250) == TRIAL_STEPS * 8
-    assert rows_ahead(trial, longest=0.5, memory=1e9) == 0
+    assert rows_left(trial, longest=2.0, memory=1e9) == TRIAL_STEPS * (8 + 16), "16 rows take 4 s, and are the last"
+    assert rows_left(trial, longest=2.0, memory=250) == TRIAL_STEPS * 8
+    assert rows_left(trial, longest=0.5, memory=1e9) == 0
 
 
 def test_find_batch_size_tries_sizes_until_one_does_not_fit(door: Door) -> None:

@@ -47,8 +47,8 @@ def test_what_must_not_change_the_losses(
 
 @pytest.mark.parametrize("flags", [("--tie_embeddings",), ("--no-tie_embeddings",), ("--no-isolate_documents",)])
 def test_other_architectures_train(door: Door, flags: tuple[str, ...]) -> None:
-    found = losses(door, "--max_steps", "12", *flags)
-    assert found[-1] < found[0]
+    values = losses(door, "--max_steps", "12", *flags)
+    assert values[-1] < values[0]
 
 
 def test_half_precision_without_a_gpu(door: Door) -> None:

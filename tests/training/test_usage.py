@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from config import RunConfig, parse_command_line
 from core.files import read_rows
 from runs.run import Run
-from training import usage
 from training.usage import (
     Machine,
     Processes,
+    SamplingRate,
     Usage,
-    allowances,
     drop_impossible,
     gpu_sample,
     leak_verdict,
     live_tensors,
+    memory_limits,
     stats_lines,
     summarise,
 )
@@ -53,16 +53,16 @@ def rows(count: int = 100, growth: float = 0.0, tensors: int = 0, **more: Any) -
 
 
 def verdicts(samples: list[dict[str, Any]], machine: Machine = MACHINE, config: RunConfig = CONFIG) -> dict[str, str]:
-    return {found["kind"]: found["text"] for found in summarise(samples, machine, config)["verdicts"]}
+    return {verdict["kind"]: verdict["text"] for verdict in summarise(samples, machine, config)["verdicts"]}
 
 
 def test_a_run_that_is_well_gets_numbers_and_good_words() -> None:
-    found = summarise(rows(), MACHINE, CONFIG)
-    stats = found["stats"]
+    summary = summarise(rows(), MACHINE, CONFIG)
+    stats = summary["stats"]
     assert (stats["samples"], stats["cpu_percent_mean"], stats["memory_bytes_peak"]) == (100, 180.0, 2 * GB + 2000)
     assert (stats["read_bytes"], stats["written_bytes"], stats["memory_limit_bytes"]) == (495, 693, 16 * GB)
-    assert all(verdict["good"] for verdict in found["verdicts"]) and "gpu_percent_mean" not in stats
-    (line,) = stats_lines(found)
+    assert all(verdict["good"] for verdict in summary["verdicts"]) and "gpu_percent_mean" not in stats
+    (line,) = stats_lines(summary)
     assert line == "stats       about 0 units/s, CPU 180 of 400 %, memory 2.0 GiB of 16.0 GiB"
 
 
@@ -101,10 +101,10 @@ def test_room_in_memory_is_told_as_a_batch() -> None:
 def test_a_gpu_is_judged_by_its_own_memory() -> None:
     samples = rows(gpu_percent=90.0, gpu_memory_bytes=70 * GB)
     machine = Machine(4, 16 * GB, 16 * GB, GB, gpu_memory_bytes=80 * GB, row_bytes=100 * MB)
-    found = summarise(samples, machine, CONFIG)
-    (text,) = (verdict["text"] for verdict in found["verdicts"] if verdict["kind"] == "memory")
+    summary = summarise(samples, machine, CONFIG)
+    (text,) = (verdict["text"] for verdict in summary["verdicts"] if verdict["kind"] == "memory")
     assert text.startswith("GPU memory has room: 70.0 GiB at the most, and 10.0 GiB of 80.0 GiB stayed free")
-    assert next(stats_lines(found)).endswith(", GPU 90 %, its memory 70.0 GiB of 80.0 GiB")
+    assert next(stats_lines(summary)).endswith(", GPU 90 %, its memory 70.0 GiB of 80.0 GiB")
 
 
 def test_a_leak_is_told_apart_into_data_and_tensors() -> None:
@@ -135,10 +135,10 @@ def test_a_new_process_is_not_a_leak_that_ended() -> None:
 def test_what_cannot_be_true_is_said_and_left_out(wrong: dict[str, float], words: str) -> None:
     samples = rows()
     samples[50] |= wrong
-    found = summarise(samples, MACHINE, CONFIG)
-    (text,) = (verdict["text"] for verdict in found["verdicts"] if verdict["kind"] == "impossible")
+    summary = summarise(samples, MACHINE, CONFIG)
+    (text,) = (verdict["text"] for verdict in summary["verdicts"] if verdict["kind"] == "impossible")
     assert words in text
-    assert found["stats"]["cpu_percent_peak"] == 180.0 and found["stats"]["memory_bytes_peak"] < 3 * GB
+    assert summary["stats"]["cpu_percent_peak"] == 180.0 and summary["stats"]["memory_bytes_peak"] < 3 * GB
 
 
 number = st.floats() | st.integers(-(2**70), 2**70)
@@ -150,10 +150,10 @@ sample = st.fixed_dictionaries(
 
 @given(st.lists(sample, max_size=30))
 def test_no_samples_break_the_summary(samples: list[dict[str, Any]]) -> None:
-    found = summarise(samples, MACHINE, CONFIG)
-    assert {"stats", "verdicts"} == found.keys() and list(stats_lines(found)) is not None
-    kept, _ = drop_impossible(samples, MACHINE)
-    assert all(0 <= row.get("memory_bytes", 0) <= MACHINE.memory_bytes for row in kept)
+    summary = summarise(samples, MACHINE, CONFIG)
+    assert {"stats", "verdicts"} == summary.keys() and list(stats_lines(summary)) is not None
+    possible, _ = drop_impossible(samples, MACHINE)
+    assert all(0 <= row.get("memory_bytes", 0) <= MACHINE.memory_bytes for row in possible)
 
 
 def test_processes_are_measured_with_their_children() -> None:
@@ -162,9 +162,9 @@ def test_processes_are_measured_with_their_children() -> None:
     end = time.process_time() + 0.2
     while time.process_time() < end:
         pass
-    found = processes.sample()
-    assert 10 < found["cpu_percent"] < 100 * 1.5 and found["memory_bytes"] > len(held)
-    assert found["read_bytes"] >= 0 and found["written_bytes"] >= 0
+    sample = processes.sample()
+    assert 10 < sample["cpu_percent"] < 100 * 1.5 and sample["memory_bytes"] > len(held)
+    assert sample["read_bytes"] >= 0 and sample["written_bytes"] >= 0
 
 
 def test_live_tensors_are_counted() -> None:
@@ -175,7 +175,7 @@ def test_live_tensors_are_counted() -> None:
     assert live_tensors() >= before + len(held)
 
 
-def test_no_thread_looks_at_all_objects(tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_looks_at_all_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Held by another thread, a tuple that training is building makes training fail."""
     counting: list[str] = []
 
@@ -183,14 +183,14 @@ def test_no_thread_looks_at_all_objects(tmp_path: Path, quick: None, monkeypatch
         counting.append(threading.current_thread().name)
         return 1
 
-    monkeypatch.setattr(usage, "live_tensors", count)
+    monkeypatch.setattr("training.usage.live_tensors", count)
     run_for(sampler(tmp_path), 0.2)
     assert counting and set(counting) == {threading.main_thread().name}
 
 
-def test_what_slurm_allows_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_limit_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "2048")
-    assert 2 * GB in list(allowances())
+    assert 2 * GB in list(memory_limits())
 
 
 def test_gpus_are_asked_and_a_driver_that_fails_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,18 +204,12 @@ def test_gpus_are_asked_and_a_driver_that_fails_costs_nothing(monkeypatch: pytes
     assert gpu_sample() == {}
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples come every few milliseconds."""
-    monkeypatch.setattr(usage, "SOONEST", 0.005)
-    monkeypatch.setattr(usage, "LATEST", 0.005)
-    monkeypatch.setattr(usage, "COST_SHARE", 1)
-    monkeypatch.setattr(usage, "TENSOR_SECONDS", 0.0)
+EVERY_FEW_MILLISECONDS = SamplingRate(shortest=0.005, longest=0.005, cost_factor=1, tensor_seconds=0.0)
 
 
-def sampler(folder: Path) -> Usage:
+def sampler(folder: Path, rate: SamplingRate = EVERY_FEW_MILLISECONDS) -> Usage:
     recorder: Any = SimpleNamespace(attempt=1, waited=0.0, seconds=0.0, units=0, unit="tokens")
-    return Usage(folder, CONFIG, recorder, row_bytes=0.0)
+    return Usage(folder, CONFIG, recorder, row_bytes=0.0, rate=rate)
 
 
 def run_for(watch: Usage, seconds: float) -> None:
@@ -230,7 +224,7 @@ def run_for(watch: Usage, seconds: float) -> None:
     watch.end()
 
 
-def test_the_thread_samples_and_dies_with_the_run(tmp_path: Path, quick: None) -> None:
+def test_the_thread_samples_and_dies_with_the_run(tmp_path: Path) -> None:
     watch = sampler(tmp_path)
     run_for(watch, 0.4)
     samples = read_rows(tmp_path / "usage.jsonl")
@@ -242,9 +236,8 @@ def test_the_thread_samples_and_dies_with_the_run(tmp_path: Path, quick: None) -
     watch.end()  # as on_exception after on_train_end
 
 
-def test_a_month_of_samples_is_thinned_out(tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "MOST_SAMPLES", 8)
-    watch, processes = sampler(tmp_path), Processes()
+def test_a_month_of_samples_is_thinned_out(tmp_path: Path) -> None:
+    watch, processes = sampler(tmp_path, SamplingRate(most=8)), Processes()
     for step in range(1, 101):
         if step % watch.factor == 0:  # as the thread waits so many times longer
             watch.step = step
@@ -254,9 +247,7 @@ def test_a_month_of_samples_is_thinned_out(tmp_path: Path, quick: None, monkeypa
     assert [sample["step"] for sample in samples] == [16, 32, 48, 64, 80, 96], "all over the run"
 
 
-def test_what_goes_wrong_costs_samples_and_not_the_run(
-    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_goes_wrong_costs_samples_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = sampler(tmp_path / "nowhere")  # nothing can be written there, as on a full disk
     run_for(full, 0.1)
     assert full.rows and full.summary["stats"]["samples"] == len(full.rows)

@@ -104,26 +104,26 @@ def test_offline_it_says_so_in_one_line(requeued: Requeued) -> None:
 
 
 def test_the_first_piece_holds_the_whole_record(requeued: Requeued) -> None:
-    found = WandbFile(offline_runs(requeued.folder)[0].file)
-    assert (found.run_id, found.project, found.tags) == (requeued.folder.name, "tests", ["a", "b"])
+    wandb_file = WandbFile(offline_runs(requeued.folder)[0].file)
+    assert (wandb_file.run_id, wandb_file.project, wandb_file.tags) == (requeued.folder.name, "tests", ["a", "b"])
     for name, value in Run(requeued.folder).settings.items():
-        assert name in found.config and found.config[name] == value, name
-    assert found.config["command"] == (requeued.folder / "command.txt").read_text().strip() != ""
-    assert set(found.config["code"]) == {"commit", "branch", "dirty", "untracked"}
-    model = found.config["model"]
+        assert name in wandb_file.config and wandb_file.config[name] == value, name
+    assert wandb_file.config["command"] == (requeued.folder / "command.txt").read_text().strip() != ""
+    assert set(wandb_file.config["code"]) == {"commit", "branch", "dirty", "untracked"}
+    model = wandb_file.config["model"]
     assert model["parameters"] > 100_000 and (model["devices_per_node"], model["nodes"]) == (1, 1)
-    assert {"config.json", "code.diff", "job_script.slurm", "model.txt", "environment.json"} <= set(found.files)
-    assert found.exit_code == EXIT_RESUMABLE and found.preempting
+    assert {"config.json", "code.diff", "job_script.slurm", "model.txt", "environment.json"} <= set(wandb_file.files)
+    assert wandb_file.exit_code == EXIT_RESUMABLE and wandb_file.preempting
     assert offline_runs(requeued.folder)[0].steps == (0, 4), requeued.first
-    assert found.stats > 0, "system usage"
+    assert wandb_file.stats > 0, "system usage"
     printed = (requeued.folder / "console.log").read_text()
-    assert "parameters" in found.console and found.console in printed, "what was printed, and once"
+    assert "parameters" in wandb_file.console and wandb_file.console in printed, "what was printed, and once"
 
 
 def test_the_first_piece_holds_every_row(requeued: Requeued) -> None:
-    found = WandbFile(offline_runs(requeued.folder)[0].file)
+    wandb_file = WandbFile(offline_runs(requeued.folder)[0].file)
     rows = [row for row in read_rows(requeued.folder / "metrics.jsonl") if row["attempt"] == 1 and "train_loss" in row]
-    history = [row for row in found.history if "train_loss" in row]
+    history = [row for row in wandb_file.history if "train_loss" in row]
     assert [row["_step"] for row in history] == [row["step"] for row in rows] == [1, 2, 3, 4]
     for row, sent in zip(rows, history, strict=True):
         assert {name: sent[name] for name in row if name != "step"} == {
@@ -168,13 +168,13 @@ def test_a_run_outlives_wandb(corpus: Path, tmp_path: Path, nobody: pytest.Monke
     door = Door(corpus, tmp_path)
     door.tiny.remove("--no_wandb")
     output = door.with_fault(planted(WANDB_DIES), "--wandb_offline")
-    said = [line for line in output.splitlines() if line.startswith("W&B: ")]
-    assert len(said) == 2 and said[0].startswith("W&B: offline, --wandb_offline; its files stay")
-    assert said[1].startswith("W&B: stopped (") and "): the run continues without it. Upload later: python" in said[1]
+    lines = [line for line in output.splitlines() if line.startswith("W&B: ")]
+    assert len(lines) == 2 and lines[0].startswith("W&B: offline, --wandb_offline; its files stay")
+    assert lines[1].startswith("W&B: stopped (") and "): the run continues without it. Upload later: python" in lines[1]
     assert "Traceback" not in output
     folder = next((tmp_path / "runs").iterdir())
     assert [row["step"] for row in read_rows(folder / "metrics.jsonl") if "train_loss" in row] == [1, 2, 3, 4, 5, 6]
-    assert [piece.steps for piece in offline_runs(folder)] == [None], "it is known to be cut"
+    assert [piece.steps for piece in offline_runs(folder)] == [None], "incomplete"
 
 
 def test_no_wandb_loads_none_of_it(door: Door) -> None:
@@ -203,11 +203,11 @@ def test_what_wandb_would_refuse_is_refused_before_the_run(flags: list[str], pro
 @pytest.fixture
 def folder(tmp_path: Path, nobody: pytest.MonkeyPatch) -> RunFolder:
     config = parse_command_line([])
-    found = RunFolder(tmp_path / "logs" / "runs" / "mine_20260101-000000_abcdef")
-    found.path.mkdir(parents=True)
-    write_json(found.path / "config.json", to_dict(config))
-    (found.path / "console.log").touch()
-    return found
+    run_folder = RunFolder(tmp_path / "logs" / "runs" / "mine_20260101-000000_abcdef")
+    run_folder.path.mkdir(parents=True)
+    write_json(run_folder.path / "config.json", to_dict(config))
+    (run_folder.path / "console.log").touch()
+    return run_folder
 
 
 def test_the_first_error_ends_wandb_and_not_the_run(
@@ -220,15 +220,15 @@ def test_the_first_error_ends_wandb_and_not_the_run(
         calls.append(words)
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(page.page, "log", broken)
+    monkeypatch.setattr(page.wandb_run, "log", broken)
     for step in range(5):
         page.log_metrics({"train_loss": 1.0}, step)
     while not page.is_off:
         time.sleep(0.01)
     page.close(0)
-    said = capsys.readouterr().out.splitlines()
-    assert len(calls) == 1 and len(said) == 2
-    assert said[1].startswith("W&B: stopped (OSError: no space left on device): the run continues without it. Upload")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(calls) == 1 and len(lines) == 2
+    assert lines[1].startswith("W&B: stopped (OSError: no space left on device): the run continues without it. Upload")
 
 
 def test_an_alarm_reaches_people_who_are_online(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_an_alarm_reaches_people_who_are_online(folder: RunFolder, monkeypatch: 
     page = WandbLogger(folder, offline=True, console="console.log")
     page.is_online = True
     alerts: list[tuple[str, str]] = []
-    monkeypatch.setattr(page.page, "alert", lambda *words: alerts.append(words))
+    monkeypatch.setattr(page.wandb_run, "alert", lambda *words: alerts.append(words))
     page.log_metrics({"train_loss": 1.0}, 1)
     append_row(folder.path / "alarms.jsonl", alarm)
     page.log_metrics({"train_loss": 1.0}, 2)
@@ -256,11 +256,8 @@ def test_a_run_that_went_back_is_to_be_rebuilt(folder: RunFolder) -> None:
     assert piece.steps is None
 
 
-def test_wandb_that_hangs_is_not_waited_for(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(training.wandb, "CLOSE_SECONDS", 0.5)
-    page = WandbLogger(folder, offline=True, console="console.log")
+def test_wandb_that_hangs_is_not_waited_for(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    page = WandbLogger(folder, offline=True, console="console.log", close_seconds=0.5)
     for child in psutil.Process().children():
         if child.name() == "wandb-core":
             os.kill(child.pid, signal.SIGSTOP)
@@ -283,8 +280,8 @@ def test_a_page_that_cannot_begin_is_done_without(
     monkeypatch.setattr(training.wandb, "open_wandb", broken)
     config = parse_command_line(["--wandb_offline"])
     assert wandb_logger(config, folder) is None
-    said = capsys.readouterr().out
-    assert said.startswith(
+    output = capsys.readouterr().out
+    assert output.startswith(
         "W&B: could not begin (RuntimeError: no service): the run continues without it. Upload later"
     )
 
