@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .settings import SIZE_TABLE_FLAGS, all_flags
+from config.settings import SIZE_TABLE_FLAGS
+from config.task_flags import all_flags
 
 
 def flag_list() -> str:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from config.settings import SIZE_TABLE_FLAGS
+from config.task_flags import legacy_names
 from core.environment import NOTIFY
 from core.notify import mark_of
 from core.text import format_value, join_words
 
 from .flags import Flag
-from .settings import SIZE_TABLE_FLAGS, legacy_names
 from .task import Check, Goal, Measure, TaskFacts, measure_of, watchable
 
 RECORD = "the record"  # where values come from that an earlier run has written

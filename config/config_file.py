@@ -1,6 +1,6 @@
 """Reads a --config file, YAML or JSON, into plain values, and brings records of earlier versions up to date.
 
-Repeated keys in a file are found, and nothing in it is ever run.
+Repeated keys are reported, and nothing in a file is ever executed.
 
 A record (config.json, a checkpoint, a file that `--print_config` made) has a version. What a flag of an earlier version
 meant is expressed here by flags that mean the same now; where no flag does, a sentence says so.
@@ -79,8 +79,8 @@ def load_json(text: str, repeated: list[str]) -> Any:
     try:
         return json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise ValueError(f"it is not valid JSON ({place}: {error.msg}); correct it") from None
+        position = f"line {error.lineno}, column {error.colno}"
+        raise ValueError(f"it is not valid JSON ({position}: {error.msg}); correct it") from None
 
 
 def load_yaml(text: str, repeated: list[str]) -> Any:
@@ -116,8 +116,8 @@ def load_yaml(text: str, repeated: list[str]) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         what = getattr(error, "problem", None) or str(error).splitlines()[0]
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ValueError(f"it is not valid YAML ({place}{' '.join(what.split())}); correct it") from None
+        position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValueError(f"it is not valid YAML ({position}{' '.join(what.split())}); correct it") from None
     return {} if root is None else plain(root, 0)
 
 

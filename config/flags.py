@@ -64,7 +64,7 @@ def flag(
 
 
 class SettingsError(UserError):
-    """Everything that is wrong with a person's settings, one line a problem."""
+    """Everything that is wrong with the settings, one line per problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(tuple(problems))
@@ -103,12 +103,12 @@ class Flag:
 
     @property
     def on(self) -> tuple[str, ...]:
-        """How the flag is typed; the first is the usual way."""
+        """The spellings of the flag; the first is the usual one."""
         return tuple(f"--{name}" for name in (self.name, *self.aliases))
 
     @property
     def off(self) -> tuple[str, ...]:
-        """How a switch is turned off: --no-x, or --x for --no_x."""
+        """The spellings that turn a switch off: --no-x, or --x for --no_x."""
         if self.kind is not bool:
             return ()
         plain = self.name.removeprefix("no_")
@@ -158,7 +158,7 @@ def range_text(flag: Flag) -> str:
 
 
 def allowed_text(flag: Flag) -> str:
-    """What to do to get the flag right, as the end of a message."""
+    """What the flag allows, as the end of a message: "choose a or b", "give a number above 0"."""
     if flag.choices:
         return f"choose {join_words(flag.choices)}"
     if flag.kind is bool:
@@ -187,7 +187,7 @@ def parse_word(flag: Flag, text: str) -> Any:
 
 
 def parse_value(flag: Flag, value: Any) -> Any:
-    """The value of a plain one from YAML, JSON or a dict; texts are parsed as on the command line."""
+    """The flag's value of a value from YAML, JSON or a dict; texts are parsed as on the command line."""
     if value is None:
         if flag.optional:
             return None
@@ -212,7 +212,7 @@ def parse_value(flag: Flag, value: Any) -> Any:
 
 
 def validated(flag: Flag, value: Any) -> Any:
-    """The value, if it is one of the choices, in its range, and a text that can be printed and seen."""
+    """The value; a ValueError if it is not one of the choices, out of range, or a text with invisible characters."""
     words = value if flag.kind is tuple else (value,) if flag.kind is str else ()
     for word in words:
         if not word:

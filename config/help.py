@@ -9,11 +9,13 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from config.settings import SIZE_TABLE_FLAGS
+from config.task import all_tasks
+from config.task_flags import FlagSet, all_flags, task_flags
 from core.text import format_value, join_words
 
 from .flags import Flag, SettingsError, range_text
-from .names import unknown
-from .settings import SIZE_TABLE_FLAGS, FlagSet, all_flags, all_tasks, task_flags
+from .names import unknown_name
 
 USAGE = """\
 python train_model.py                                train the default model
@@ -87,7 +89,7 @@ def find_flag(topic: str, flags: FlagSet) -> Flag:
         **dict.fromkeys(flags.sections),
         **{spelling: flag for flag in flags.flags.values() for spelling in (*flag.on, *flag.off)},
     }
-    raise SettingsError([unknown(topic, options, f"--help {format_value(topic)}", set())])
+    raise SettingsError([unknown_name(topic, options, f"--help {format_value(topic)}", set())])
 
 
 def flag_lines(flag: Flag, flags: FlagSet, width: int) -> list[str]:

@@ -19,7 +19,7 @@ RETIRED = frozenset((
     "soften_target_prob_dist",
 ))
 # What other projects call a flag of ours: a message names ours, none of these is a flag itself.
-ELSEWHERE = {
+FOREIGN_NAMES = {
     "run_name": "name exp exp_name experiment experiment_name wandb_name wandb_run_name job_name",
     "model_name": "model arch model_type",
     "model_size": "size",
@@ -73,26 +73,30 @@ ELSEWHERE = {
     "infer_topk": "top_k topk",
 }
 # fmt: on
-MEANT = {word: name for name, words in ELSEWHERE.items() for word in words.split()}
+FLAG_BY_NAME = {word: name for name, words in FOREIGN_NAMES.items() for word in words.split()}
 
 
-def unknown(name: str, known: Mapping[str, Flag | None], subject: str, wrong: set[str]) -> str:
-    """The problem of a name that is no flag; the flag that was probably meant is counted among the wrong ones."""
-    plain = form(name)
+def unknown_name(name: str, options: Mapping[str, Flag | None], subject: str, wrong: set[str]) -> str:
+    """The problem of a name that is no flag, with the option that was probably intended.
+
+    options: the valid spellings, with their flag where they have one. subject: the name in the message. The flag that
+    is suggested is added to `wrong`, so that its absence is not reported as well.
+    """
+    plain = normalized(name)
     if {plain, plain.removeprefix("no_")} & RETIRED:
         return f"{subject} is retired: it was tried by its authors and abandoned; remove it."
-    forms = {form(spelling): spelling for spelling in reversed(list(known))}
-    begun = [spelling for spelling in forms if len(plain) > 2 and spelling.startswith(plain + "_")]
-    elsewhere = MEANT.get(plain)
-    near = [elsewhere] if elsewhere in forms else begun or difflib.get_close_matches(plain, forms, n=1)
+    spellings = {normalized(spelling): spelling for spelling in reversed(list(options))}
+    completions = [spelling for spelling in spellings if len(plain) > 2 and spelling.startswith(plain + "_")]
+    ours = FLAG_BY_NAME.get(plain)
+    near = [ours] if ours in spellings else completions or difflib.get_close_matches(plain, spellings, n=1)
     if not near:
         return f"{subject} is unknown: --help lists every flag."
-    meant = forms[near[0]]
-    if flag := known[meant]:
+    suggestion = spellings[near[0]]
+    if flag := options[suggestion]:
         wrong.add(flag.name)
-    return f"{subject} is unknown: did you mean {meant}?"
+    return f"{subject} is unknown: did you mean {suggestion}?"
 
 
-def form(spelling: str) -> str:
+def normalized(spelling: str) -> str:
     """A spelling without what people vary: dashes, underscores, capitals."""
     return spelling.removeprefix("--").replace("-", "_").lower()

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
 
+from config.settings import COMMON, DEBUG_PRESETS, SIZES, RunConfig
+from config.task_flags import SELECTORS, FlagSet, all_flags, all_names, choose_flags, tasks_with
 from core.errors import UserError
 from core.text import format_value, join_words
 
@@ -19,19 +21,7 @@ from .checks import ResolvedFlags, find_problems
 from .config_file import later_version, read_file, upgrade
 from .flags import Flag, SettingsError, allowed_text, flags_of, parse_value, parse_word
 from .help import help_of_all, help_text, help_topic, show
-from .names import unknown
-from .settings import (
-    COMMON,
-    DEBUG_PRESETS,
-    SELECTORS,
-    SIZES,
-    FlagSet,
-    RunConfig,
-    all_flags,
-    all_names,
-    choose_flags,
-    tasks_with,
-)
+from .names import unknown_name
 
 TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 VALUE = " "  # stands before each word that is a value, so that argparse never takes -1 for a flag
@@ -40,7 +30,7 @@ TASK_NAMES = ("task", "modality", "image_task")
 
 @dataclass
 class ParsedFlags:
-    """Values from one place; `wrong` names the flags that were meant there but could not be parsed."""
+    """Values of a command line or a file; `wrong` names the flags that are given there but could not be parsed."""
 
     values: dict[str, Any] = field(default_factory=dict)
     wrong: set[str] = field(default_factory=set)
@@ -143,8 +133,8 @@ def file_selectors(tree: Mapping[str, Any]) -> dict[str, str]:
 def selectors(line: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
     """The values of SELECTORS that count: a task named on the command line replaces all names of a task in the file."""
     by_line = any(line.get(name) is not None for name in TASK_NAMES)
-    chosen = {name: (line if by_line else file).get(name) for name in TASK_NAMES}
-    return chosen | {"execution_mode": line.get("execution_mode") or file.get("execution_mode")}
+    task = {name: (line if by_line else file).get(name) for name in TASK_NAMES}
+    return task | {"execution_mode": line.get("execution_mode") or file.get("execution_mode")}
 
 
 @cache
@@ -189,14 +179,14 @@ def parse_words(argv: Sequence[str], problems: list[str], flags: FlagSet) -> Par
             after_flag = True
             subject = format_value(word)
             foreign = foreign_flag(word, subject, flags)
-            problems.append(foreign or unknown(word, options, subject, parsed.wrong))
+            problems.append(foreign or unknown_name(word, options, subject, parsed.wrong))
         elif not after_flag:
             problems.append(f"{word.removeprefix(VALUE)!r} belongs to no flag: write --flag value; --help lists them.")
     return parsed
 
 
 def foreign_flag(name: str, subject: str, flags: FlagSet) -> str | None:
-    """The problem of a flag that another task has, or inference; None for any other name."""
+    """The problem of a name that is a flag of another task or of inference; None for any other name."""
     if flags.task is None:
         return None
     plain = name.removeprefix("--")
@@ -210,11 +200,12 @@ def foreign_flag(name: str, subject: str, flags: FlagSet) -> str | None:
 
 
 def parse_switch(flag: Flag, value: bool, words: Sequence[str]) -> bool:
+    """`value`, which the spelling of the switch gives; words after a switch are an error."""
     if not words:
         return value
-    meant = TRUTHS.get(words[0].lower())  # --no_x False is --x
-    how = f"{flag.on[0]} or {flag.off[0]}" if meant is None else flag.spelled(value is meant)
-    raise ValueError(f"is followed by {words[0]!r}: it is a switch: write {how}.")
+    truth = TRUTHS.get(words[0].lower())  # --no_x False is --x
+    spelling = f"{flag.on[0]} or {flag.off[0]}" if truth is None else flag.spelled(value is truth)
+    raise ValueError(f"is followed by {words[0]!r}: it is a switch: write {spelling}.")
 
 
 def parse_values(flag: Flag, words: Sequence[str]) -> Any:
@@ -252,7 +243,7 @@ def parse_mapping(
                     problems.append(foreign)
             elif flag is None:
                 options = {**dict.fromkeys(flags.sections), **flags.names}
-                problems.append(unknown(str(name), options, subject, parsed.wrong))
+                problems.append(unknown_name(str(name), options, subject, parsed.wrong))
             elif group and group in flags.sections and flag.group != group:
                 problems.append(f"{subject} is under {group}: move it under {flag.group}.")
             elif flag.name in seen:

@@ -1,4 +1,4 @@
-"""A RunConfig as plain values: to JSON, YAML, a command line or a table and back; its defaults, its twin, differences.
+"""A RunConfig as plain values: to JSON, YAML, a command line or a table and back; its defaults, differences.
 
 Also which flags matter for what: those that only the record has, those that a checkpoint decides, those shown first.
 """
@@ -16,18 +16,14 @@ from .checks import RECORD
 from .config_file import VERSION, Changes, later_version, upgrade
 from .flags import Flag
 from .parser import ParsedFlags, parse_mapping, resolve
-from .settings import COMMON, DEBUG_PRESETS, RunConfig, all_flags, all_names, task_flags
-from .task import DEFAULT_TASK, TaskFacts, find_task
+from .settings import COMMON, DEBUG_PRESETS, RunConfig
+from .task import DEFAULT_TASK, find_task
+from .task_flags import all_flags, all_names, task_flags
 
 # Other settings follow from these, so that they come first and are always stated.
 LEADING_FLAGS = ("task", "modality", "image_task", "model_size", "recipe", *DEBUG_PRESETS)
 # A new run has its own folder and begins at step 0; all of its settings are stated.
 PER_RUN_FLAGS = ("config", "resume_training_ckpt", "logs_dir")
-# A twin has its own name and rate: one that was tuned for another model would not be fair. It starts at step 0.
-NOT_OF_TWIN = (
-    *("model_name", "run_name", "peak_learning_rate", "config", "resume_training_ckpt", "is_random_seed"),
-    *("goal", "early_stop"),
-)
 # Sections of which a resumed run may change everything.
 CHANGEABLE_SECTIONS = ("logging", "checkpoint", "debugging", "testing")
 
@@ -165,18 +161,6 @@ def is_used(flag: Flag, values: Mapping[str, Any]) -> bool:
     """Whether the model that these values name uses the flag."""
     model = values.get("model_name")
     return model in flag.needs.get("model_name", (model,))
-
-
-def twin_values(task: TaskFacts, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the task's twin: those that its model uses, too, and what makes it the twin."""
-    twin = dict(task.twin)
-    return {name: value for name, value in values.items() if is_used(flag_named(name, values), twin)} | twin
-
-
-def twin_config(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
-    """The twin of a run: its size, data, order of batches and seed, its own name and rate, with these changes."""
-    values = {name: plain_value(value) for name, value in values_of(config).items() if name not in NOT_OF_TWIN}
-    return from_dict(twin_values(find_task(config.run.task), values) | dict(changes))
 
 
 def identity(values: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,20 +1,20 @@
 """Settings of a run: one frozen dataclass per concern, one field per flag; the size table and the debug presets.
 
 A field is a flag of the same name. Its default, one-line help and allowed values stand here and nowhere else;
-parser.py turns the fields into flags and checks.py checks the values together. Groups that every run has are attributes
-of RunConfig; groups of a task are addressed by their type: `config[Transformer].context_length`.
+task_flags.py says which flags a task has, parser.py parses them and checks.py checks the values together. Groups that
+every run has are attributes of RunConfig; groups of a task are addressed by their type:
+`config[Transformer].context_length`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
-from .flags import FROM_SIZE, Flag, flag, flags_of, section_of
-from .task import DEFAULT_TASK, Goal, TaskFacts, all_tasks, find_task, task_of_legacy_names
+from .flags import FROM_SIZE, flag, section_of
+from .task import DEFAULT_TASK, Goal
 
 Group = TypeVar("Group")
 
@@ -535,76 +535,3 @@ class RunConfig:
 COMMON: dict[str, type] = {  # groups that every run has
     name: kind for name, kind in get_type_hints(RunConfig).items() if name not in ("groups", "sources", "changed")
 }
-
-
-@dataclass(frozen=True, eq=False)
-class FlagSet:
-    """The flags that a command has. sections: the groups by their key; flags: by name; names: by any spelling."""
-
-    sections: dict[str, type]
-    flags: dict[str, Flag]
-    names: dict[str, Flag]
-    task: TaskFacts | None = None
-
-    @classmethod
-    def of(cls, sections: Mapping[str, type], flags: Iterable[Flag], task: TaskFacts | None = None) -> FlagSet:
-        by_name = {flag.name: flag for flag in flags}
-        names = {name: flag for flag in by_name.values() for name in (flag.name, *flag.aliases)}
-        return cls(dict(sections), by_name, names, task)
-
-
-@cache
-def task_flags(task: TaskFacts, inference: bool = False) -> FlagSet:
-    """The flags of a run of this task: those of every run, those of the task, and infer_* for inference."""
-    own = {section_of(group): group for group in (*task.groups, *((Inference,) if inference else ()))}
-    rest = {name: own.pop(name, group) for name, group in COMMON.items()}
-    sections = {"run": rest.pop("run"), **own, **rest}
-    flags = [flag for name, group in sections.items() for flag in flags_of(name, group).values()]
-    return FlagSet.of(sections, [of_task(flag, task) for flag in flags], task)
-
-
-def of_task(flag: Flag, task: TaskFacts) -> Flag:
-    """The flag with the choices and the default that it has for this task."""
-    if flag.name in ("model_name", "recipe"):
-        choices = tuple(task.models if flag.name == "model_name" else task.recipes)
-        return replace(flag, choices=choices, default=choices[0] if choices else None, optional=not choices)
-    own = {**legacy_names(task), **task.defaults}
-    return replace(flag, default=own[flag.name]) if flag.name in own else flag
-
-
-def legacy_names(task: TaskFacts) -> dict[str, str | None]:
-    modality, image_task = task.legacy or (None, None)
-    return {"modality": modality, "image_task": image_task}
-
-
-@cache
-def all_flags() -> dict[str, Flag]:
-    """Every flag of every task in tasks/ and of inference; one that several have is as in the default task."""
-    tasks = all_tasks()
-    flags: dict[str, Flag] = {}
-    for task in (tasks[DEFAULT_TASK], *tasks.values()):
-        flags = task_flags(task, inference=True).flags | flags
-    return flags
-
-
-@cache
-def all_names() -> dict[str, Flag]:
-    """Every flag by each of its spellings without dashes."""
-    return {name: flag for flag in all_flags().values() for name in (flag.name, *flag.aliases)}
-
-
-def tasks_with(name: str) -> list[str]:
-    """The tasks that have a flag of this name."""
-    return [task for task, facts in all_tasks().items() if name in task_flags(facts).names]
-
-
-SELECTORS = ("task", "modality", "image_task", "execution_mode")  # the flags that decide which others there are
-
-
-def choose_flags(values: Mapping[str, Any]) -> tuple[str, FlagSet]:
-    """The name of the task that these values of SELECTORS choose, and its flags; a UserError where there is none."""
-    name = values.get("task")
-    if name is None and (values.get("modality") in ("NLP", "IMG", "VID") or values.get("image_task")):
-        name = task_of_legacy_names(values.get("modality"), values.get("image_task"))
-    name = name or DEFAULT_TASK
-    return name, task_flags(find_task(name), values.get("execution_mode") == "inference")

@@ -181,7 +181,7 @@ def task_of_legacy_names(modality: str | None, image_task: str | None) -> str:
 
 def task_record(task: TaskFacts, values: Mapping[str, Any]) -> dict[str, Any]:
     """What task.json of a run folder holds: all that reading a run later needs to know of its task."""
-    from .settings import task_flags  # which needs what stands here
+    from .task_flags import task_flags  # here, since that module imports this one
 
     measures = task.measures(values)
     flags = task_flags(task).flags.values()

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
-from config.record import twin_config, values_of
-from config.settings import RunConfig
-from config.task import TaskFacts, find_task
+from .record import flag_named, from_dict, is_used, plain_value, values_of
+from .settings import RunConfig
+from .task import TaskFacts, find_task
 
+# A twin has its own name and rate: one that was tuned for another model would not be fair. It starts at step 0.
+NOT_OF_TWIN = (
+    *("model_name", "run_name", "peak_learning_rate", "config", "resume_training_ckpt", "is_random_seed"),
+    *("goal", "early_stop"),
+)
+# Flags in steps or epochs, which grow with a twin that takes more steps.
 STRETCHED = ("max_steps", "max_epochs", "warm_up_steps", "max_scheduling_steps")
 
 
@@ -20,6 +28,18 @@ def twin_title(task: TaskFacts) -> str:
 def twin_slug(task: TaskFacts, flops_ratio: float = 1.0) -> str:
     """The twin in the name of a run or a file: transformer++."""
     return twin_title(task).lower().replace(" ", "-") + ("" if flops_ratio == 1 else "-flops")
+
+
+def twin_values(task: TaskFacts, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the task's twin: those that its model uses, too, and what makes it the twin."""
+    twin = dict(task.twin)
+    return {name: value for name, value in values.items() if is_used(flag_named(name, values), twin)} | twin
+
+
+def twin_config(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    """The twin of a run: its size, data, order of batches and seed, its own name and rate, with these changes."""
+    values = {name: plain_value(value) for name, value in values_of(config).items() if name not in NOT_OF_TWIN}
+    return from_dict(twin_values(find_task(config.run.task), values) | dict(changes))
 
 
 def baseline_config(config: RunConfig, flops_ratio: float = 1.0) -> RunConfig:

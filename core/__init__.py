@@ -1,1 +1,1 @@
-"""What all other rooms use. It imports the standard library alone, and rich inside of functions."""
+"""What every other package uses. It imports only the standard library, and rich inside functions."""

@@ -13,13 +13,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from core.text import format_value
-
 from .errors import UserError
 from .notify import hide
+from .text import format_value
 
 Target = str | Callable[[list[str]], int]  # module:function, or the function itself
-Commands = Mapping[str, tuple[Target, str, str]]  # {name: (target, words after it, purpose)}
+Commands = Mapping[str, tuple[Target, str, str]]  # {name: (target, usage of its arguments, purpose)}
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -36,7 +35,7 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--logs_dir", default="logs", metavar="PATH", help="folder of all runs [logs]")
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message[:1].lower()}{message[1:]}: {self.prog} --help shows what there is.")
+        raise UserError(f"{message[:1].lower()}{message[1:]}: {self.prog} --help lists the options.")
 
 
 def read_changes(words: Sequence[str]) -> dict[str, str]:
@@ -51,9 +50,9 @@ def read_changes(words: Sequence[str]) -> dict[str, str]:
 
 
 def dispatch(program: str, commands: Commands, argv: Sequence[str]) -> int:
-    """The exit status of one command: 0 done, 1 it failed, 2 a mistake of the caller.
+    """Run one command and return its exit status: 0 done, 1 failed, 2 a mistake of the caller.
 
-    program: such as `python -m runs`. A command without purpose is not listed: scripts call it and not people.
+    program: such as `python -m runs`. A command without a purpose is not listed: only scripts call it.
     """
     sys.argv, argv = hide(sys.argv), hide(argv)
     if not argv or argv[0] in ("-h", "--help"):
@@ -64,8 +63,8 @@ def dispatch(program: str, commands: Commands, argv: Sequence[str]) -> int:
         if name not in commands:
             near = difflib.get_close_matches(name, commands, 1)
             listed = ", ".join(command for command, (_, _, purpose) in commands.items() if purpose)
-            meant = f"did you mean {near[0]}? There are" if near else "choose"
-            raise UserError(f"{format_value(name)} is no command of {program}: {meant} {listed}.")
+            advice = f"did you mean {near[0]}? There are" if near else "choose"
+            raise UserError(f"{format_value(name)} is no command of {program}: {advice} {listed}.")
         target = commands[name][0]
         if isinstance(target, str):
             module, _, function = target.partition(":")
@@ -83,9 +82,9 @@ def dispatch(program: str, commands: Commands, argv: Sequence[str]) -> int:
 
 
 def overview(program: str, commands: Commands) -> str:
-    """A line a command."""
+    """The commands with their purposes, one per line."""
     rows = [
         (f"{program} {name} {words}".rstrip(), purpose) for name, (_, words, purpose) in commands.items() if purpose
     ]
     width = max(len(left) for left, _ in rows) + 2
-    return "\n".join([*(f"{left:{width}}{purpose}" for left, purpose in rows), "", "COMMAND --help says more."])
+    return "\n".join([*(f"{left:{width}}{purpose}" for left, purpose in rows), "", "COMMAND --help lists its options."])

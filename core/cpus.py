@@ -1,4 +1,4 @@
-"""How many CPUs a process should use, by what it is bound to, its control groups and Slurm."""
+"""How many CPUs a process should use: the least of its affinity, its control groups' quotas and what Slurm gave it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def own_cpus() -> int:
-    """The fewest of what the process is bound to, its control groups allow and Slurm gave its task.
+    """The least of the process's affinity, the quotas of its control groups and the CPUs that Slurm gave its task.
 
-    Slurm's number counts where nodes do not bind tasks, too. It is the same in every attempt of a job, whatever node it
-    comes to, and with it the number of threads, on which the last bits of results depend.
+    Slurm's number also counts where nodes do not bind tasks. It is the same in every attempt of a job, on any node. So
+    is the number of threads then, on which the last bits of results depend.
     """
     bound = bound_cpus()
-    return max(1, int(min(bound, asked_cpus() or bound, *granted(Path("/proc/self/cgroup"), CGROUPS))))
+    return max(1, int(min(bound, slurm_cpus() or bound, *cgroup_cpus(Path("/proc/self/cgroup"), CGROUPS))))
 
 
 def bound_cpus() -> int:
+    """CPUs that the process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def asked_cpus() -> int | None:
-    """What Slurm gave this task, where it says so; a step without --cpus-per-task shares its node's CPUs equally."""
+def slurm_cpus() -> int | None:
+    """CPUs of this Slurm task, None outside of Slurm; without --cpus-per-task, an equal share of its node's."""
     with suppress(KeyError, ValueError):
         return int(os.environ["SLURM_CPUS_PER_TASK"])
     with suppress(KeyError, ValueError):
@@ -36,8 +37,11 @@ def asked_cpus() -> int | None:
     return None
 
 
-def granted(membership: Path, root: Path) -> Iterator[float]:
-    """CPUs that control groups of either version grant this process, from its own up; a share counts as one."""
+def cgroup_cpus(membership: Path, root: Path) -> Iterator[float]:
+    """CPU quotas of this process's control groups (v1 or v2), from its own group up; a part of a CPU counts as one.
+
+    membership: /proc/self/cgroup; root: where control groups are mounted.
+    """
     yield math.inf
     with suppress(OSError, ValueError):
         for line in membership.read_text().splitlines():
@@ -54,7 +58,7 @@ def granted(membership: Path, root: Path) -> Iterator[float]:
 
 def quota(folder: Path, is_version_2: bool) -> float:
     if is_version_2:
-        most, period = (folder / "cpu.max").read_text().split()  # "max 100000" or "150000 100000"
+        limit, period = (folder / "cpu.max").read_text().split()  # "max 100000" or "150000 100000"
     else:
-        most, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
-    return math.inf if most in ("max", "-1") else math.ceil(int(most) / int(period))
+        limit, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+    return math.inf if limit in ("max", "-1") else math.ceil(int(limit) / int(period))

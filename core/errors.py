@@ -11,7 +11,7 @@ class UserError(ValueError):
 
 
 def or_report(what: str, show: Callable[[], None]) -> None:
-    """Show it, or print in one line why not: a run that is trained and saved must not fail while it is shown."""
+    """Call `show`; if it fails, print one line. A run that is trained and saved must not fail while it is shown."""
     try:
         show()
     except Exception as error:

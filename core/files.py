@@ -34,7 +34,7 @@ def write_atomically(
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in it are on the disk."""
+    """Wait until the folder's entries are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -42,8 +42,8 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def point(link: Path, target: str) -> None:
-    """Make `link` a symbolic link to `target`, also where it is one already."""
+def replace_symlink(link: Path, target: str) -> None:
+    """Make `link` a symbolic link to `target`, atomically; an existing link is replaced."""
     temporary = link.with_name(f".{link.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
@@ -73,6 +73,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def rows_of(content: bytes) -> list[dict[str, Any]]:
+    """The JSON objects of a .jsonl text; lines that are not one are skipped."""
     try:
         lines: list[Any] = content.decode().split("\n")
     except UnicodeDecodeError:

@@ -22,16 +22,16 @@ def is_url(target: str) -> bool:
 
 
 def mark_of(target: str) -> str:
-    """What the record says of it: itself where it is only a host or a program, else that with *** for the rest."""
+    """The target as the record has it: a host or a program alone as it is, else with *** for all that follows."""
     if is_url(target):
         try:
             parts = urlsplit(target)
             host = parts.hostname or ""
             host = f"[{host}]" if ":" in host else host
-            place = f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
+            origin = f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
         except ValueError:  # no address at all: reported when it is used
             return REST
-        return target if target in (place, f"{place}/", f"{place}/{REST}") else f"{place}/{REST}"
+        return target if target in (origin, f"{origin}/", f"{origin}/{REST}") else f"{origin}/{REST}"
     first, *rest = target.split() or [""]
     if not re.fullmatch(r"[\w./~+-]+", first):
         return REST
@@ -41,17 +41,17 @@ def mark_of(target: str) -> str:
 def hide(words: Sequence[str]) -> list[str]:
     """The words of a command line with the mark in place of what --notify was given, which goes to EBT_NOTIFY."""
     hidden = list(words)
-    for place, word in enumerate(hidden):
+    for index, word in enumerate(hidden):
         match = TYPED.fullmatch(word)
         if match:
-            hidden[place] = f"{match[1]}={store(match[2])}"
-        elif place and hidden[place - 1] == "--notify" and not word.startswith("--"):
-            hidden[place] = store(word)
+            hidden[index] = f"{match[1]}={store(match[2])}"
+        elif index and hidden[index - 1] == "--notify" and not word.startswith("--"):
+            hidden[index] = store(word)
     return hidden
 
 
 def store(target: str) -> str:
-    """Its mark; the whole goes to EBT_NOTIFY."""
+    """Put the target into EBT_NOTIFY where it holds more than its mark; returns the mark."""
     mark = mark_of(target)
     if mark != target:
         os.environ[NOTIFY] = target
@@ -59,13 +59,13 @@ def store(target: str) -> str:
 
 
 def target_of(mark: str | None) -> str | None:
-    """Whom to tell: the flag's own words, or what EBT_NOTIFY has where they are a mark or there is no flag."""
+    """The target to notify: the value of --notify, or that of EBT_NOTIFY where the value is a mark or missing."""
     if mark is not None and not mark.endswith(REST):
         return mark
     return os.environ.get(NOTIFY) or None
 
 
 def masked(text: bytes) -> bytes:
-    """A file's text with the mark where it has what EBT_NOTIFY has."""
+    """A file's text with the mark in place of the target that EBT_NOTIFY holds."""
     target = os.environ.get(NOTIFY)
     return text.replace(target.encode(), mark_of(target).encode()) if target else text

@@ -7,20 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from .text import format_clock, format_rate
+
 LINE_EVERY_SECONDS = 10.0
 CLEAR_LINE = "\r\x1b[2K"
-
-
-def clock(seconds: float) -> str:
-    """75 -> 1:15, 3700 -> 1:01:40"""
-    minutes, second = divmod(max(0, round(seconds)), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
-
-
-def rate_of(count: float) -> str:
-    """1234.5 -> 1,234 and 0.345 -> 0.34: slow work has a rate too."""
-    return f"{count:,.0f}" if count >= 10 else f"{count:.2g}"
 
 
 def bar_text(share: float, width: int = 24) -> str:
@@ -60,9 +50,9 @@ class Screen:
 
 @contextmanager
 def progress(title: str, unit: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """Yield advance(count, total): so many units were just done, of so many if that is better known by now.
+    """Yield advance(count, total): `count` more units are done; `total` replaces the total where it changed.
 
-    total: None when it is unknown.
+    total: of all units; None if it is unknown.
     """
     if sys.stderr.isatty():
         from rich.console import Console
@@ -78,25 +68,25 @@ def progress(title: str, unit: str, total: int | None = None) -> Iterator[Callab
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(title, total=total, rate="-")
             yield lambda count, total=None: bar.update(
-                task, advance=count, total=total, rate=rate_of(bar.tasks[0].speed or 0)
+                task, advance=count, total=total, rate=format_rate(bar.tasks[0].speed or 0)
             )
         return
 
     start = last = time.monotonic()
     done = 0
 
-    def advance(count: int, better_known: int | None = None) -> None:
+    def advance(count: int, new_total: int | None = None) -> None:
         nonlocal done, last, total
-        done, total = done + count, better_known or total
+        done, total = done + count, new_total or total
         now = time.monotonic()
         if now - last < LINE_EVERY_SECONDS:
             return
         last = now
         rate = done / (now - start)
         if total and done <= total:
-            left = clock((total - done) / rate)
-            print_note(f"{title}: {done:,} of {total:,} {unit}, {rate_of(rate)}/s, {left} left")
+            left = format_clock((total - done) / rate)
+            print_note(f"{title}: {done:,} of {total:,} {unit}, {format_rate(rate)}/s, {left} left")
         else:
-            print_note(f"{title}: {done:,} {unit}, {rate_of(rate)}/s")
+            print_note(f"{title}: {done:,} {unit}, {format_rate(rate)}/s")
 
     yield advance

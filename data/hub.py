@@ -65,9 +65,9 @@ def refusal(error: BaseException, repository: str, kind: Literal["dataset", "mod
     """What an exception of `datasets`, `transformers` or `huggingface_hub` means, of a hub that can be reached."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
-    line, errors = first_line(error), list(chain(error))
+    line, causes = first_line(error), list(causes_of(error))
     page = f"{hub_address()}/{'datasets/' if kind == 'dataset' else ''}{repository}"
-    if any(isinstance(one, GatedRepoError) or GATED.search(str(one)) for one in errors):
+    if any(isinstance(cause, GatedRepoError) or GATED.search(str(cause)) for cause in causes):
         remedy = f"accept the terms on {page}, then set HF_TOKEN to a token of your account"
         return Refusal("gated", f"{repository} is gated ({line})", remedy)
     if isinstance(error, ImportError):
@@ -77,14 +77,14 @@ def refusal(error: BaseException, repository: str, kind: Literal["dataset", "mod
         return Refusal("package", f"{repository} needs a package that is not here ({line})", remedy)
     if isinstance(error, ValueError) and str(error).startswith("BuilderConfig"):
         return Refusal("config", f"{repository} has no such part ({line.partition('. Available')[0]})", "")
-    lost = (RepositoryNotFoundError, RevisionNotFoundError)
-    if any(isinstance(one, lost) or "doesn't exist on the Hub" in str(one) for one in errors):
+    not_found = (RepositoryNotFoundError, RevisionNotFoundError)
+    if any(isinstance(cause, not_found) or "doesn't exist on the Hub" in str(cause) for cause in causes):
         return Refusal("missing", f"the hub has no {repository} ({line})", "")
     return Refusal("other", f"the hub's {repository} cannot be loaded ({line})", "")
 
 
-def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception and those that it came from."""
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, its cause, the cause of that, and so on."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

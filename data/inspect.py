@@ -29,10 +29,10 @@ from config.settings import RunConfig
 from data.module import Batch, DataModule, Finding, RowLoader, Rows, Scan
 from data.stream import evaluation_batches
 
-SCAN_BATCH = 256
-MOST_SCANNED_UNITS = 50_000_000
+SCAN_BATCH = 256  # rows
+MOST_SCANNED_UNITS = 50_000_000  # of a split
 MOST_BATCHES = 1_000_000  # bounds the list of batches, not the time
-CHANCE_SHARE = 0.5
+CHANCE_SHARE = 0.5  # of rows so short that they repeat by chance, this share may
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 MEMORY_SAMPLES = 40
 WARM_UP = 0.4  # share of the samples in which pools and caches are still filling

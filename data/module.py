@@ -325,7 +325,7 @@ class DataModule(pl.LightningDataModule):
 
     def val_dataloader(self) -> RowLoader:
         if not self.config.debugging.overfit_batches:
-            return self._evaluation_loader("valid", self.validated)
+            return self._evaluation_loader("valid", self.validation_rows)
         settings = self.config.data
         fixed = self.batch_stream(0, self.batches_per_epoch())
         return RowLoader(self.rows["train"], fixed, settings.num_workers, settings.prefetch_factor)
@@ -376,10 +376,10 @@ class DataModule(pl.LightningDataModule):
         }
 
     @property
-    def validated(self) -> Sequence[int]:
+    def validation_rows(self) -> Sequence[int]:
         """Rows that a validation reads: the sample while the run trains."""
-        trains = self.trainer is None or self.trainer.state.fn == "fit"
-        return self.sample if trains else range(len(self.rows["valid"]))
+        is_training = self.trainer is None or self.trainer.state.fn == "fit"
+        return self.sample if is_training else range(len(self.rows["valid"]))
 
     def _validation_sample(self) -> Sequence[int]:
         """All rows, where they are few, and where flags set the number of batches or a goal."""
@@ -433,6 +433,6 @@ def read_spec(run: Path, spec_class: str) -> Spec:
     try:
         tree = json.loads((run / SPEC).read_bytes())
     except (OSError, ValueError) as error:
-        raise UserError(f"{run / SPEC} cannot be read: {error}.") from error
+        raise UserError(f"{run / SPEC} cannot be read ({error}): copy it from where the run was trained.") from error
     spec: Spec = resolve_name(spec_class).from_dict(tree)
     return spec

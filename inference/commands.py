@@ -14,8 +14,9 @@ from config import RunConfig, SettingsError
 from config.flags import flag
 from config.help import help_topic
 from config.parser import TASK_NAMES, parse_command, typed_value
-from config.settings import Inference, all_flags
+from config.settings import Inference
 from config.task import DEFAULT_TASK, Command, TaskFacts, all_tasks, find_task
+from config.task_flags import all_flags
 from core.errors import UserError
 from core.text import join_words
 from inference.loading import ModelFlags, task_name

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from config.record import without_flags
-from config.settings import all_names
+from config.task_flags import all_names
 from core.commands import CommandParser, read_changes
 from core.environment import HEADERS as HEADERS_DIR
 from core.environment import JOB_RUN_DIR, LINEAGE

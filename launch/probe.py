@@ -23,7 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
-from core.cpus import asked_cpus, bound_cpus, own_cpus
+from core.cpus import bound_cpus, own_cpus, slurm_cpus
 from core.environment import PYTHON, SRUN
 from core.files import write_json
 from core.text import format_bytes
@@ -241,7 +241,7 @@ def process_facts(folder: Path, rank: str) -> dict[str, Any]:
         "python": sys.prefix,
         "python_command": " ".join(os.environ.get(name, "") for name in (SRUN, PYTHON)).strip(),
         "bound_cpus": bound_cpus(),
-        "requested_cpus": asked_cpus() or 1,
+        "requested_cpus": slurm_cpus() or 1,
         "usable_cpus": own_cpus(),
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "is_locked": is_locked(folder / "lock"),

@@ -22,9 +22,10 @@ from rich.table import Table
 from rich.text import Text
 
 from config import RunConfig, SettingsError, parse_command_line
-from config.record import flag_named, identity, twin_values, values_of
-from config.settings import SELECTORS, choose_flags, task_flags
+from config.record import flag_named, identity, values_of
 from config.task import TaskFacts, find_task
+from config.task_flags import SELECTORS, choose_flags, task_flags
+from config.twin import twin_values
 from core.commands import CommandParser
 from core.errors import UserError
 from core.files import write_text

@@ -14,9 +14,9 @@ from typing import Any
 
 from config.config_file import load_yaml
 from config.flags import Flag, SettingsError, allowed_text
-from config.names import unknown
-from config.settings import all_names, task_flags
+from config.names import unknown_name
 from config.task import find_task
+from config.task_flags import all_names, task_flags
 from core.errors import UserError
 from core.text import format_value
 
@@ -159,7 +159,7 @@ def canonical_names(rows: Sequence[Mapping[str, Any]], names: Mapping[str, Flag]
             name = spelling.strip().removeprefix("--")
             flag = names.get(name)
             if flag is None:
-                problem = unknown(f"--{name}", options, format_value(f"--{name}"), set())
+                problem = unknown_name(f"--{name}", options, format_value(f"--{name}"), set())
             elif flag.name in SWEEP_FLAGS:
                 problem = f"--{flag.name} is not for a row: {SWEEP_FLAGS[flag.name]}."
             elif flag.name in renamed:

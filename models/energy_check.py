@@ -74,7 +74,7 @@ def check_block(name: str, block: EnergyBlock, network: EnergyTransformer, rando
     bias.masked_fill_(~torch.ones_like(bias, dtype=torch.bool).tril(), float("-inf"))[:, -1] = 0
     condition = normal(random, width) if block.modulation is not None else None
 
-    def observed() -> tuple[Tensor, Tensor]:  # with an empty row, the place of a prediction's own score
+    def observed() -> tuple[Tensor, Tensor]:  # with an empty row, for a prediction's own score
         return F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1))
 
     def forward(x: Tensor) -> tuple[Tensor, Saved]:
@@ -156,7 +156,7 @@ def difference(value: Callable[[], Tensor], inputs: Sequence[Tensor], directions
     ends = []
     for move in (STEP, -2 * STEP):
         for tensor, direction in zip(inputs, directions, strict=True):
-            tensor.add_(direction, alpha=move)  # not .data: a transposed copy of a weight is kept by its version
+            tensor.add_(direction, alpha=move)  # not .data: a transposed copy of a weight is cached by its version
         ends.append(value())
     for tensor, direction in zip(inputs, directions, strict=True):
         tensor.add_(direction, alpha=STEP)
@@ -164,11 +164,12 @@ def difference(value: Callable[[], Tensor], inputs: Sequence[Tensor], directions
 
 
 def compare(name: str, what: str, value: Tensor, expected: Tensor) -> None:
-    got, right = float(value.detach()), float(expected.detach())
-    if abs(got - right) <= LEAST + TOLERANCE * abs(right):
+    actual, reference = float(value.detach()), float(expected.detach())
+    if abs(actual - reference) <= LEAST + TOLERANCE * abs(reference):
         return
     raise EnergyMismatch(
-        f"energy: {name}: {what} does not fit: {got:.6g}, where {right:.6g} is expected, so that what is trained and "
-        "what is evaluated would be two energies. Make `forward_saving` and `input_gradient` agree; or define "
-        "`forward_prediction` (of a network: `energy`) alone in a subclass, which autograd differentiates, if slower."
+        f"energy: {name}: {what} does not fit: {actual:.6g}, where {reference:.6g} is expected, so that "
+        "what is trained and what is evaluated would be two energies. "
+        "Make `forward_saving` and `input_gradient` agree; or define `forward_prediction` (of a network: `energy`) "
+        "alone in a subclass, which autograd differentiates, if slower."
     )

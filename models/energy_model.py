@@ -24,16 +24,16 @@ from models.replay import ReplayBuffer
 from models.walk import Space, Step, Walked, walk
 
 SMALLEST_STEP = 1e-6
-GAIN_ROWS = 128  # on which the gain of walking is measured where the losses of the steps do not show it
+GAIN_ROWS = 128  # rows on which the thinking gain is measured where the losses of the steps do not show it
 
 
 @dataclass(frozen=True)
 class WalkSettings:
-    """How predictions are found in training and evaluation; every field is a flag of the energy group."""
+    """How a walk goes in training and in evaluation; every field is a flag of the energy group."""
 
     landscapes: int  # in training each is repeated, the number of times drawn per batch from min_repeats to max_repeats
     min_repeats: int = 1
-    max_repeats: int = 1  # in evaluation, the last landscape is repeated so often, the others are not
+    max_repeats: int = 1  # an evaluation repeats the last landscape this many times, and the others not
     repeat_final_only: bool = False
     step_size: float | None = None  # None: fitted to the energy, see `calibrate`
     learnable_step_size: bool = True
@@ -46,13 +46,13 @@ class WalkSettings:
     langevin_in_evaluation: bool = True
     detach: bool = False  # no gradient from one step into the one before
     last_step_only: bool = False  # the loss is that of the last step
-    truncate: bool = False  # and only its gradient is differentiated
+    truncate: bool = False  # last_step_only, and only the gradient of the last step is differentiated
     contrastive_coefficient: float = 0.0  # 0: no contrastive loss
     reconstruction_coefficient: float = 1.0
 
     @property
     def steps(self) -> int:
-        """How many an evaluation takes."""
+        """The number of steps of an evaluation."""
         return self.landscapes + self.max_repeats - 1
 
     @property
@@ -76,14 +76,14 @@ class Contexts:
 
     make: Callable[[int], Any]
     differentiated: Collection[int] | None = None
-    made: dict[int, Any] = field(default_factory=dict)
+    computed: dict[int, Any] = field(default_factory=dict)
 
     def __call__(self, landscape: int) -> Any:
-        if landscape not in self.made:
+        if landscape not in self.computed:
             graph = self.differentiated is None or landscape in self.differentiated
             with torch.set_grad_enabled(graph and torch.is_grad_enabled()):
-                self.made[landscape] = self.make(landscape)
-        return self.made[landscape]
+                self.computed[landscape] = self.make(landscape)
+        return self.computed[landscape]
 
 
 class EnergyModel(Model):
@@ -260,14 +260,14 @@ class EnergyModel(Model):
     def meta_copy(self, batch: Batch) -> Self:
         replay, self.replay = self.replay, None
         try:
-            shadow = super().meta_copy(batch)
+            meta = super().meta_copy(batch)
         finally:
             self.replay = replay
         if replay is not None:
-            shadow.replay = ReplayBuffer(replay.rows, replay.share)
+            meta.replay = ReplayBuffer(replay.rows, replay.share)
             with torch.random.fork_rng(devices=[]):
-                shadow.training_step(batch, 0)  # a batch has replayed rows from then on
-        return shadow
+                meta.training_step(batch, 0)  # fills the buffer, so that the next batch has replayed rows
+        return meta
 
     def learning_rates(self) -> dict[str, float]:
         if not self.walk_settings.learnable_step_size:
@@ -312,8 +312,8 @@ class EnergyModel(Model):
         if replayed is not None:
             start = torch.cat([start[:fresh_rows], replayed.to(start)])
         walked = list(self.walk(observed, start, steps, differentiable=True, contexts=contexts))
-        judged = walked[-1:] if settings.last_step_only or settings.truncate else walked
-        losses = [self.loss(step.y, target) for step in judged]
+        with_loss = walked[-1:] if settings.last_step_only or settings.truncate else walked
+        losses = [self.loss(step.y, target) for step in with_loss]
         loss = torch.stack(losses).mean()
         self.measured = self.measure_walk(start, walked, losses, target)
         if self.replay is not None:
@@ -330,8 +330,7 @@ class EnergyModel(Model):
         return loss
 
     def contrastive_loss(self, contexts: Contexts, target: Tensor, energy: Tensor, counted: Tensor) -> Tensor:
-        """How much the energy prefers the prediction before the last step to the truth: softplus(E(true) - E(y)),
-        averaged."""
+        """The mean of softplus(E(truth) - E(y)): how much the energy prefers y, before the last step, to the truth."""
         truth = self.target_energy(target, contexts(self.last_landscape))
         return F.softplus(truth - energy)[counted].mean()
 

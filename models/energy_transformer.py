@@ -4,7 +4,7 @@
     energy  = model.energy(prediction, context)    the prediction stream: position i sees observed 0..i and itself
 
 The observed stream never sees a prediction: it is computed once per landscape and differentiated once. Only the
-prediction stream is differentiated twice. Prediction i stands for token i+1 and has its place in the order.
+prediction stream is differentiated twice. Prediction i stands for token i+1 and has the position of that token.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ class EnergyTransformer(nn.Module):
         self.norm = NORMS[shape.norm](shape.width)
         self.head = Linear(shape.width, shape.width if self.residual else 1)
         self.energy_norm = NORMS[shape.norm](shape.width) if self.residual else None
-        named = shape.conditioning != "default"
-        self.landscape = nn.Embedding(shape.landscapes, shape.width) if named else None
+        conditioned = shape.conditioning != "default"
+        self.landscape = nn.Embedding(shape.landscapes, shape.width) if conditioned else None
         # One position for the time token, and one for the last prediction, which is a token ahead.
         table = rotations(shape.context_length + 2, shape.width // shape.heads).float()
         self.register_buffer("rotations", table, persistent=False)
@@ -228,26 +228,26 @@ class EnergyTransformer(nn.Module):
         if mask is None:
             mask = torch.ones(length, length, dtype=torch.bool, device=tokens_BS.device).tril()[None, None]
         x_BSD = self.embedding(tokens_BS)
-        sees = mask
+        visible = mask  # to a prediction
         if self.time_tokens:
             x_BSD = self.with_time_token(x_BSD, landscape)
-            sees = F.pad(mask, (1, 0), value=True)  # what a prediction sees: every position, and the time token first
-            mask = F.pad(sees, (0, 0, 1, 0), value=False)
+            visible = F.pad(mask, (1, 0), value=True)  # the time token first, which every prediction sees
+            mask = F.pad(visible, (0, 0, 1, 0), value=False)
             mask[..., 0, 0] = True
         angles = self.rotations[: x_BSD.shape[1]]
         condition = self.condition(landscape)
         causal = shape.separator_id is None  # with the time token too: without a mask, attention skips what is ahead
         hidden_BSD, observed = self.forward_observed(x_BSD, condition, angles, None if causal else mask)
-        seen = observed[shape.enter :]
-        keys_values = [(F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1))) for keys, values in seen]
-        sees = F.pad(sees, (0, 1), value=True)
-        bias = torch.zeros(sees.shape, dtype=self.head.weight.dtype, device=sees.device)
-        angles_ahead = self.rotations[1 + self.time_tokens :][
-            :length
-        ]  # a prediction has the position of the token it stands for
+        keys_values = [
+            (F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1))) for keys, values in observed[shape.enter :]
+        ]
+        visible = F.pad(visible, (0, 1), value=True)  # a prediction sees itself
+        bias = torch.zeros(visible.shape, dtype=self.head.weight.dtype, device=visible.device)
+        # A prediction has the position of the token it stands for.
+        angles_ahead = self.rotations[1 + self.time_tokens :][:length]
         hidden_BSD = None if hidden_BSD is None else hidden_BSD[:, self.time_tokens :]
         return self.complete(
-            Context(keys_values, bias.masked_fill_(~sees, float("-inf")), condition, angles_ahead), hidden_BSD
+            Context(keys_values, bias.masked_fill_(~visible, float("-inf")), condition, angles_ahead), hidden_BSD
         )
 
     def complete(self, context: Context, hidden_BSD: Tensor | None) -> Context:

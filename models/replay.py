@@ -1,4 +1,4 @@
-"""Predictions of earlier batches, from which some walks of a batch start, so that the model learns to continue them."""
+"""The replay buffer: predictions of earlier batches, which walks of later batches continue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STATE_NAMES = {"input_ids": "tokens"}  # in checkpoints; other tensors of a batc
 
 
 class ReplayBuffer:
-    """The newest rows of batches with the predictions that were found for them; a fixed number, in memory.
+    """The newest rows of batches with the predictions that their walks ended in; a fixed number, in memory.
 
     Part of the checkpoint, and drawn with torch's own generator: a resumed run replays what it would have replayed.
     """

@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from config.settings import all_flags
 from config.task import measure_of
+from config.task_flags import all_flags
 from core.files import rows_of
 from core.text import format_value, join_words
 from runs.metrics import EVALUATED, TaskRecord, number_or

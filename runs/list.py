@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from config.record import flags_shown_first, record_flags
-from config.settings import all_flags
 from config.task import SPLITS
+from config.task_flags import all_flags
 from core.commands import CommandParser
 from core.errors import UserError
 from core.text import format_duration, format_number, format_value, join_words, plural, shortened

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from core.files import point
+from core.files import replace_symlink
 
 EXIT_RESUMABLE = 75  # exit status of a run that the same command resumes
 EXIT_BY_HAND = 130  # exit status of a run that a person stopped
@@ -158,6 +158,6 @@ def copy_output(path: Path, pointer: Path | None = None) -> None:
     sys.stderr = CopiedStream(sys.stderr, file)
     if pointer is not None:
         try:
-            point(pointer, os.path.relpath(path, pointer.parent))
+            replace_symlink(pointer, os.path.relpath(path, pointer.parent))
         except OSError:
             print(f"could not point {pointer} at {path}", file=sys.stderr)

@@ -15,7 +15,7 @@ from config.config_file import upgrade
 from config.flags import SettingsError
 from config.parser import parse_mapping
 from config.record import PER_RUN_FLAGS, changed_problems, own_values, plain_value, to_words, values_of
-from config.settings import FlagSet, all_flags, choose_flags
+from config.task_flags import FlagSet, all_flags, choose_flags
 from core.commands import CommandParser, read_changes
 from core.environment import JOB_RUN_DIR, LINEAGE, RUN_DIR
 from core.errors import UserError

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from config.record import LEADING_FLAGS, defaults_like, is_used, plain_value, record_flags
-from config.settings import COMMON, SIZE_TABLE_FLAGS, all_flags
+from config.settings import COMMON, SIZE_TABLE_FLAGS
 from config.task import DEFAULT_TASK, SPLITS
+from config.task_flags import all_flags
 from core.commands import CommandParser
 from core.errors import UserError
 from core.text import format_count, format_duration, format_number, format_time, format_value, join_words, plural

@@ -1,4 +1,4 @@
-"""Shared by all tests: a small text of the machine's own, a cache of the tests' own, and the door as a subprocess."""
+"""Shared by all tests: a small text of the machine's own, a cache of the tests' own, and train_model.py to call."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Door:
+class TrainCommand:
     """`python train_model.py` with tiny settings, in a logs folder of the test's own."""
 
     def __init__(self, corpus: Path, logs: Path) -> None:
@@ -64,13 +64,13 @@ class Door:
         self.tiny = list(TINY)
         self.cold = False  # in a process of its own from the first import on; see tests/support/warm.py
 
-    def without(self, *flags: str) -> Door:
-        """The same door, leaving these of its tiny settings to the program."""
-        other = Door(self.corpus, self.logs)
+    def without(self, *flags: str) -> TrainCommand:
+        """The same command, leaving these of its tiny settings to the program."""
+        other = TrainCommand(self.corpus, self.logs)
         other.cold = self.cold
         for flag in flags:
-            place = other.tiny.index(flag)
-            del other.tiny[place : place + 2]
+            index = other.tiny.index(flag)
+            del other.tiny[index : index + 2]
         return other
 
     def command(self, *flags: str, script: str = "train_model.py") -> list[str]:
@@ -103,8 +103,8 @@ class Door:
         script.write_text(start + textwrap.dedent(fault) + end)
         return script
 
-    def ebt(self, *flags: str) -> Door:
-        """The same door for the energy-based model, with these flags of its own."""
+    def ebt(self, *flags: str) -> TrainCommand:
+        """The same command for the energy-based model, with these flags of its own."""
         other = self.without("--model_name")
         other.tiny += ("--model_name", "ebt", *flags)
         return other
@@ -116,5 +116,5 @@ class Door:
 
 
 @pytest.fixture
-def door(corpus: Path, tmp_path: Path) -> Door:
-    return Door(corpus, tmp_path / "logs")
+def train_command(corpus: Path, tmp_path: Path) -> TrainCommand:
+    return TrainCommand(corpus, tmp_path / "logs")

@@ -40,14 +40,14 @@ def code() -> str:
 
 def letters_of(source: str) -> set[str]:
     """The shape letters in the names and docstrings of a module."""
-    found: set[str] = set()
+    letters: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         for name in (getattr(node, field, None) for field in ("id", "arg", "attr", "name")):
             if isinstance(name, str) and (suffix := SUFFIX.fullmatch(name)):
-                found |= set(suffix.group(1))
+                letters |= set(suffix.group(1))
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found |= set("".join(SHAPE.findall(node.value)))
-    return {letter for letter in found if letter.isupper()}
+            letters |= set("".join(SHAPE.findall(node.value)))
+    return {letter for letter in letters if letter.isupper()}
 
 
 def test_shape_letters_are_recognised() -> None:

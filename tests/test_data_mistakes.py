@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runs.run import all_runs
-from tests.conftest import Door
+from tests.conftest import TrainCommand
 from tests.data.reading import write_lines
 
 
@@ -29,16 +29,20 @@ from tests.data.reading import write_lines
     ],
 )
 def test_a_mistake_in_the_data_is_the_end_of_its_run(
-    door: Door, tmp_path: Path, rows: list[dict[str, str | None]], sentence: str
+    train_command: TrainCommand, tmp_path: Path, rows: list[dict[str, str | None]], sentence: str
 ) -> None:
     file = write_lines(tmp_path / "a.jsonl", *rows)
     sentence = sentence.format(file=file)
-    printed = door("--dataset_name", "jsonl", "--dataset_dir", str(file), "--validation_split_pct", "0.05", status=2)
+    printed = train_command(
+        "--dataset_name", "jsonl", "--dataset_dir", str(file), "--validation_split_pct", "0.05", status=2
+    )
     assert sentence in printed.splitlines()
-    (run,) = all_runs(door.logs)
+    (run,) = all_runs(train_command.logs)
     assert run.state == "failed" and run.attempts[-1]["cause"] == f"refused: {sentence}"
     assert run.config["data"]["dataset_name"] == "jsonl"
     pages = [
-        json.dumps(file.read_text()) for file in (door.logs / "pages").rglob("*") if file.suffix in (".html", ".js")
+        json.dumps(file.read_text())
+        for file in (train_command.logs / "pages").rglob("*")
+        if file.suffix in (".html", ".js")
     ]
     assert any(json.dumps(json.dumps(sentence)[1:-1])[1:-1] in page for page in pages), "and its page says it"

@@ -67,8 +67,8 @@ def test_imports_are_found_wherever_they_stand() -> None:
 
 def test_every_room_has_its_rule() -> None:
     packages = {file.parent.name for file in ROOT.glob("[!.]*/*.py")} - {"tests", "logs", "build"}
-    doors = {file.stem for file in ROOT.glob("*.py")}
-    assert packages | doors == set(ROOMS)
+    programs = {file.stem for file in ROOT.glob("*.py")}
+    assert packages | programs == set(ROOMS)
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -88,7 +88,7 @@ def test_imports_run_one_way(room: str) -> None:
 
 def test_training_knows_no_language() -> None:
     words = re.compile(r"input_ids|tokenizer|\bnats\b|bits_per_byte|vocab")
-    named = {file.name: found for file in modules("training") if (found := words.findall(file.read_text()))}
+    named = {file.name: matches for file in modules("training") if (matches := words.findall(file.read_text()))}
     assert not named
 
 
@@ -96,7 +96,7 @@ def test_only_the_language_commands_of_inference_know_language() -> None:
     words = re.compile(r"input_ids|tokenizer|\bnats\b|EnergyLM|LanguageModel|vocab")
     general = sorted((ROOT / "inference").glob("*.py"))
     assert {"commands.py", "evaluate.py", "loading.py", "think_curve.py", "thinking.py"} <= {f.name for f in general}
-    named = {file.name: found for file in general if (found := words.findall(file.read_text()))}
+    named = {file.name: matches for file in general if (matches := words.findall(file.read_text()))}
     assert not named
 
 
@@ -130,13 +130,13 @@ def own_files() -> list[Path]:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
-        found = [ROOT / name for name in listed.split("\0") if name]
+        files = [ROOT / name for name in listed.split("\0") if name]
     except (OSError, subprocess.CalledProcessError):
-        found = []
+        files = []
         for folder, folders, names in os.walk(ROOT):
             folders[:] = [name for name in folders if name == ".ci" or not MADE.match(name)]
-            found += [Path(folder) / name for name in names if name != ".git"]  # a file in a worktree
-    return [file for file in found if file.is_file()]
+            files += [Path(folder) / name for name in names if name != ".git"]  # a file in a worktree
+    return [file for file in files if file.is_file()]
 
 
 def test_files_are_found_without_git_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_files_are_found_without_git_too(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_no_file_names_somebodys_home() -> None:
     files = own_files()
     assert ROOT / "train_model.py" in files
-    named = {str(file.relative_to(ROOT)): found[0] for file in files if (found := HOME.findall(file.read_bytes()))}
+    named = {str(file.relative_to(ROOT)): matches[0] for file in files if (matches := HOME.findall(file.read_bytes()))}
     assert not named
 
 

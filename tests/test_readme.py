@@ -17,7 +17,7 @@ from config import parse_command_line
 from core.commands import CommandParser
 from core.notify import hide
 from inference.commands import find_command, parse
-from tests.conftest import ROOT, Door
+from tests.conftest import ROOT, TrainCommand
 from tests.support.example_task import import_example
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -42,7 +42,7 @@ def words(command: str) -> list[str]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def example_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the settings file and the task that the pages speak of."""
     import_example(tmp_path, monkeypatch)
     (tmp_path / "run.yaml").write_text("model_size: 4xs\n")
@@ -62,7 +62,7 @@ def test_commands_are_found() -> None:
 
 @pytest.mark.parametrize("command", dict.fromkeys(command for page in PAGES for command in commands(page)))
 def test_every_command_parses(
-    command: str, desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, example_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EBT_NOTIFY", "")  # set by what hides an address, and taken away after the test
     if command.startswith("python -m inference"):
@@ -105,20 +105,20 @@ def test_every_command_of_runs_and_launch_parses(
     monkeypatch.setenv("EBT_NOTIFY", "")
     typed = command.split(" #")[0].split(" > ")[0]
     room, *argv = shlex.split(typed)[2:]
-    door = importlib.import_module(f"{room}.__main__")
+    program = importlib.import_module(f"{room}.__main__")
     if len(argv) == 1:  # the name of a command in a sentence, or the list of them
-        assert argv[0] in (*door.COMMANDS, "--help")
+        assert argv[0] in (*program.COMMANDS, "--help")
         return
     with pytest.raises((Parsed, SystemExit)) as ended:
-        raise AssertionError(f"{command}: {door.main(argv)} {capsys.readouterr().err}")
+        raise AssertionError(f"{command}: {program.main(argv)} {capsys.readouterr().err}")
     if isinstance(ended.value, Parsed):
         parse_command_line(ended.value.args[0])
 
 
 @pytest.mark.parametrize("command", RUN)
-def test_a_command_of_the_pages_runs(command: str, door: Door) -> None:
+def test_a_command_of_the_pages_runs(command: str, train_command: TrainCommand) -> None:
     assert any(command in commands(page) for page in PAGES)
-    output = door(*words(command))
+    output = train_command(*words(command))
     for expected in RUN[command]:
         assert expected in output
 

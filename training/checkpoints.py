@@ -20,7 +20,7 @@ import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
 from config.settings import Checkpoint
-from core.files import point, write_atomically
+from core.files import replace_symlink, write_atomically
 from runs.checkpoints import checkpoint_path, read_checkpoint, saved_checkpoints, step_of
 from training.errors import RunStopped
 from training.lightning import loop_state, run_validation
@@ -214,9 +214,9 @@ class Checkpoints(pl.Callback):
         self.saved_at = time.monotonic()
         self.seconds = self.saved_at - began
         if trainer.is_global_zero:
-            point(self.folder / "last.ckpt", self.path(step).name)
+            replace_symlink(self.folder / "last.ckpt", self.path(step).name)
             if self.best:
-                point(self.folder / "best.ckpt", self.path(self.best[0][1]).name)
+                replace_symlink(self.folder / "best.ckpt", self.path(self.best[0][1]).name)
             self.prune()
 
     def explain(self, step: int, error: Exception) -> str:

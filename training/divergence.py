@@ -16,7 +16,7 @@ from torch import Tensor
 from config.record import values_of
 from config.settings import Checkpoint, RunConfig
 from config.task import Measure, measure_of
-from core.files import append_row, point
+from core.files import append_row, replace_symlink
 from data.stream import exclude_batches
 from runs import RunFolder
 from runs.checkpoints import saved_checkpoints, valid_checkpoints
@@ -341,7 +341,7 @@ def restore_before(folder: RunFolder, request: RollbackRequested, settings: Chec
         weights["step_size"] *= settings.divergence_step_size_factor ** (tries - tries_then)
         lines[-1] += f"; the step size is now {float(weights['step_size']):.4g}"
     AtomicCheckpointIO().save_checkpoint(checkpoint, path)
-    point(path.with_name("last.ckpt"), path.name)
+    replace_symlink(path.with_name("last.ckpt"), path.name)
     for later in saved_checkpoints(folder.checkpoints):
         if later.name > path.name:
             later.unlink()

@@ -9,8 +9,7 @@ from statistics import fmean
 import torch
 
 from config import RunConfig
-from core.progress import clock
-from core.text import format_amount
+from core.text import format_amount, format_clock
 from data.module import DataModule
 from models.model import Batch, Model
 from tasks import Task
@@ -88,8 +87,8 @@ def wall_time(config: RunConfig, data: DataModule, model: Model, steps: int) -> 
     device = "GPU" if device_of(config).type == "cuda" else "CPU"
     alone = "" if config.trainer.cpu_processes == 1 else ", one process alone"
     return (
-        f"about {clock(training + validating)}  (estimate: steps of {trial.mean_seconds * accumulate:.3g} s"
-        f" timed just now on this {device}{alone}, and {clock(validating)} of validations)"
+        f"about {format_clock(training + validating)}  (estimate: steps of {trial.mean_seconds * accumulate:.3g} s"
+        f" timed just now on this {device}{alone}, and {format_clock(validating)} of validations)"
     )
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytorch_lightning as pl
 
 from core.files import write_text
-from core.progress import Screen, bar_text, clock
+from core.progress import Screen, bar_text
+from core.text import format_clock
 from runs.run import BEAT
 from training.recorder import Recorder
 
@@ -54,7 +55,7 @@ class Progress(pl.Callback):
         steps = step - self.start[1]
         left = (now - self.start[0]) / steps * (self.total_steps - step) if steps else 0.0
         position = f"step {step}/{self.total_steps}  loss {self.recorder.last_loss:.4f}"
-        line = f"{position}  {units / max(1e-9, seconds):,.0f} {self.recorder.unit}/s  {clock(left)} left"
+        line = f"{position}  {units / max(1e-9, seconds):,.0f} {self.recorder.unit}/s  {format_clock(left)} left"
         if self.screen.is_terminal:
             self.screen.draw(f"{bar_text(step / self.total_steps)}  {line}")
         else:

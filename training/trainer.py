@@ -163,7 +163,7 @@ def expected_targets(config: RunConfig, data: DataModule, split: str) -> int | N
     cut = debugging.limit_val_batches not in (None, 1) or debugging.overfit_batches
     if cut or config.trainer.val_sanity not in (-1, 0):
         return None
-    return rows.units_of(data.validated)
+    return rows.units_of(data.validation_rows)
 
 
 def build_recorder(

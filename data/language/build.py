@@ -13,7 +13,7 @@ from data.language.store import TokenStore, open_store
 from data.language.tokenizers import Tokenizer, saved_tokenizer
 from data.module import DataModule, Spec
 
-FEW_DOCUMENTS = 20  # of which a usual share may well be none
+FEW_DOCUMENTS = 20  # with fewer, a split of a usual share may well have none
 
 
 @dataclass(frozen=True)

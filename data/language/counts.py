@@ -46,8 +46,8 @@ def ngram_baselines(
         block = np.asarray(valid[first : first + block_size + 1], dtype=np.int64)
         context, target = block[:-1], block[1:]
         code = context * vocab_size + target
-        place = np.searchsorted(pairs[:-1], code)
-        joint = np.where(pairs[place] == code, pair_counts[place], 0)
+        index = np.searchsorted(pairs[:-1], code)
+        joint = np.where(pairs[index] == code, pair_counts[index], 0)
         p_unigram = unigram[target]
         p_bigram = (joint + PRIOR_COUNT * p_unigram) / (context_counts[context] + PRIOR_COUNT)
         unigram_nats -= np.log(p_unigram).sum()

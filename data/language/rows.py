@@ -18,7 +18,7 @@ from data.stream import EMPTY_ROW
 if TYPE_CHECKING:
     from data.language.build import TextSpec
 
-PLAIN = 4  # a row of so few different tokens (padding, blanks, ruled lines) repeats by nature
+FEW_TOKENS = 4  # a row of so few different tokens (padding, blanks, ruled lines) is likely to occur twice
 COMPARABLE_BYTES = 128  # rows of less text repeat by chance: common phrases, indented code
 
 
@@ -96,7 +96,7 @@ class PackedRows(Rows):
         ids = batch["input_ids"].numpy()
         wrong = (ids < 0) | (ids >= spec.vocab_size)
         return {
-            "comparable": (np.diff(np.sort(ids, axis=1), axis=1) != 0).sum(axis=1) + 1 > PLAIN,
+            "comparable": (np.diff(np.sort(ids, axis=1), axis=1) != 0).sum(axis=1) + 1 > FEW_TOKENS,
             "padding": (ids[:, 1:] == spec.pad_id).sum(axis=1),
             "is_wrong": wrong.any(axis=1),
             "wrong_id": ids[np.arange(len(ids)), wrong.argmax(axis=1)],

@@ -97,31 +97,31 @@ def token_dtype(tokenizer: Tokenizer) -> np.dtype:
     return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
 
 
-def _open_cached(source: Source, settings: Text, own: Tokenizer | None) -> TokenStore:
+def _open_cached(source: Source, settings: Text, given: Tokenizer | None) -> TokenStore:
     cache = TokenCache(cache_root())
     request = _request_key(source, settings)
-    store = _find_cached(cache, request, settings, own)
-    if store is None and own is not None:  # what --tokenizer leads to may be another one
-        request = _hash(request, own.fingerprint)
-        store = _find_cached(cache, request, settings, own)
+    store = _find_cached(cache, request, settings, given)
+    if store is None and given is not None:  # --tokenizer may name another one now
+        request = _hash(request, given.fingerprint)
+        store = _find_cached(cache, request, settings, given)
     if store is None:
         with cache.lock(request):
             # another process may have built it while this one waited
-            store = _find_cached(cache, request, settings, own)
+            store = _find_cached(cache, request, settings, given)
             if store is None:
-                _build_cached(cache, request, source, settings, own)
-                store = _find_cached(cache, request, settings, own)
+                _build_cached(cache, request, source, settings, given)
+                store = _find_cached(cache, request, settings, given)
     assert store is not None
     return store
 
 
-def _find_cached(cache: TokenCache, request: str, settings: Text, own: Tokenizer | None) -> TokenStore | None:
-    """The stored tokens of a request, or None when they are missing, damaged or of another tokenizer."""
+def _find_cached(cache: TokenCache, request: str, settings: Text, given: Tokenizer | None) -> TokenStore | None:
+    """The stored tokens of a request, or None when they are missing, damaged or of another tokenizer than the given."""
     content = cache.content_of(request)
     entry = cache.read(content) if content else None
     if entry is None:
         return None
-    tokenizer = own or load_tokenizer(settings.tokenizer, entry.tokenizer, cache.tokenizers)
+    tokenizer = given or load_tokenizer(settings.tokenizer, entry.tokenizer, cache.tokenizers)
     if tokenizer is None or tokenizer.fingerprint != entry.tokenizer:
         return None
     return TokenStore(tokenizer, entry.splits, entry.content, entry.path, entry.origin)

@@ -44,8 +44,8 @@ def defines_gradient(part: type[Any], forward: str) -> bool:
     """
     if (part, forward) not in _DEFINED:
         names = (forward, "forward_saving", "input_gradient")
-        order = [[name in vars(kind) for kind in part.__mro__] for name in names]
-        depth = [found.index(True) if True in found else len(found) for found in order]
+        definitions = [[name in vars(kind) for kind in part.__mro__] for name in names]  # the subclass first
+        depth = [row.index(True) if True in row else len(row) for row in definitions]
         _DEFINED[part, forward] = max(depth[1:]) <= depth[0] < len(part.__mro__)
     return _DEFINED[part, forward]
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from models.layers.analytic import Saved
 
-FEW = 8  # rows
+FEW = 8  # rows up to which a product that is not differentiated takes the fast form
 
 
 def is_few_rows_no_grad(x: Tensor) -> bool:
@@ -20,7 +20,7 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
     """x W^T, for every row of x."""
     if not is_few_rows_no_grad(x):
         return F.linear(x, weight)
-    # W read once from front to back by both cores; x W^T leaves all but one of them idle.
+    # W x^T reads W once, from front to back, on all cores; x W^T leaves all but one of them idle.
     few = torch.mm(weight, x.reshape(-1, x.shape[-1]).t())
     return few.t().contiguous().view(*x.shape[:-1], len(weight))
 
@@ -28,9 +28,8 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 class Linear(nn.Linear):
     """W x without a bias, and its input gradient."""
 
-    transposed_weight: tuple[int, int, Tensor] | None = (
-        None  # W^T by rows, made for the first input gradient of a few rows
-    )
+    # W^T by rows, made for the first input gradient of a few rows: address and version of W, and the tensor
+    transposed_weight: tuple[int, int, Tensor] | None = None
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, bias=False)

@@ -1,7 +1,7 @@
 """Normalisation of the last dimension.
 
 The prediction stream is differentiated twice. Autograd can do that by itself, but it builds each derivative from many
-small passes over memory; the formulas written out here take half the time. `tests/models/test_norm.py` checks them.
+small passes over memory; the formulas written out here take half the time. `tests/models/test_layers.py` checks them.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ The fused kernels have no second derivative, and autograd builds one from some t
 formulas are written out: ten passes, and only over the scores that causality leaves (queries go in chunks, each against
 the keys up to its end). `tests/models/test_prediction_attention.py` compares them with autograd.
 
-Names: g, u, m, x are cotangents of o, dq, dk, dv; a score's gradient is called ds, that of the own score down.
+Names: g, u, m, x are cotangents of o, dq, dk, dv; ds is the gradient of a score, ds_own that of a prediction's own.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from torch.autograd.function import once_differentiable
 from models.layers.analytic import Saved
 from models.layers.norm import dot
 
-CHUNK = 64
+CHUNK = 64  # queries at least; a long row has 8 chunks
 
 
 def chunks(length: int, observed: int) -> Iterator[tuple[slice, slice]]:
-    """Rows of queries, and the columns they need: what they may see, and one more as the place of their own score."""
-    ahead = observed - 1 - length  # a time token stands before the first position
+    """Rows of queries, and the columns they need: the positions they may see, and one more for their own score."""
+    time_tokens = observed - 1 - length  # 1 where a time token stands before the first position
     size = max(CHUNK, math.ceil(length / 8))
     for start in range(0, length, size):
         end = min(start + size, length)
-        yield slice(start, end), slice(0, ahead + end + 1)
+        yield slice(start, end), slice(0, time_tokens + end + 1)
 
 
 def softmax_with_self(scores: Tensor, bias: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,23 +47,26 @@ def softmax_with_self(scores: Tensor, bias: Tensor, own: Tensor) -> tuple[Tensor
 
 
 def self_score_grad(g: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    """g.o, the gradient of the own score, and what it adds to dq, dk and dv."""
+    """g.o, the gradient ds_own of the own score, and what it adds to dq, dk and dv."""
     total = dot(g, o)
-    down = (dot(g, v) - total) * w
-    scaled = down * q.shape[-1] ** -0.5
-    return total, down, scaled * k, scaled * q, w * g
+    ds_own = (dot(g, v) - total) * w
+    scaled = ds_own * q.shape[-1] ** -0.5
+    return total, ds_own, scaled * k, scaled * q, w * g
 
 
 def score_grad(d_weight: Tensor, total: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of the scores: A (dA - g.o), in place of dA."""
     return d_weight.sub_(total).mul_(weight)
 
 
 def score_grad_backward(t: Tensor, weight: Tensor, ds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of a cotangent t of ds: A t, its sums over a row, and t ds, the cotangent of log A."""
     weighted = weight * t
     return weighted, weighted.sum(-1, keepdim=True), t.mul_(ds)
 
 
-def score_gradient(c_weight: Tensor, d_weight: Tensor, total: Tensor, weight: Tensor) -> Tensor:
+def add_score_grad(c_weight: Tensor, d_weight: Tensor, total: Tensor, weight: Tensor) -> Tensor:
+    """`score_grad`, added to c_weight in place."""
     return c_weight.addcmul_(weight, d_weight.sub_(total))
 
 
@@ -91,13 +94,13 @@ def attention_eager_grad(
     inputs: q, k, v, keys and values.
     """
     q, k, v, keys, values = inputs
-    total, down, dq, dk, dv = self_score_grad(g, q, k, v, o, w)
+    total, ds_own, dq, dk, dv = self_score_grad(g, q, k, v, o, w)
     grads = []
     for (rows, seen), weight in zip(chunks(q.shape[1], keys.shape[1]), weights, strict=True):
         ds = score_grad(torch.bmm(part(g, rows), part(values, seen).mT), part(total, rows), weight)
         add_product(part(dq, rows), ds, part(keys, seen), q.shape[-1] ** -0.5)
         grads.append(ds)
-    return (dq, dk, dv), down, grads
+    return (dq, dk, dv), ds_own, grads
 
 
 def part(x: Tensor, rows: slice) -> Tensor:
@@ -119,10 +122,10 @@ def attention_compiled(
         seen = slice(0, seen.stop - 1)
         scores = (torch.bmm(q[:, rows], keys[:, seen].mT) * scale).unflatten(0, (len(bias), -1))
         scores = (scores + bias[:, :, rows, seen]).flatten(0, 1)
-        most = torch.maximum(scores.amax(-1, keepdim=True), own[:, rows])
-        weight, w = (scores - most).exp(), (own[:, rows] - most).exp()
-        whole = weight.sum(-1, keepdim=True) + w
-        weight, w = weight / whole, w / whole
+        largest = torch.maximum(scores.amax(-1, keepdim=True), own[:, rows])
+        weight, w = (scores - largest).exp(), (own[:, rows] - largest).exp()
+        total = weight.sum(-1, keepdim=True) + w
+        weight, w = weight / total, w / total
         mixed.append(torch.bmm(weight, values[:, seen]) + w * v[:, rows])
         own_weights.append(w)
         weights.append(weight)
@@ -136,13 +139,13 @@ def attention_compiled_grad(
     q, k, v, keys, values = inputs
     scale = q.shape[-1] ** -0.5
     total = (g * o).sum(-1, keepdim=True)
-    down = ((g * v).sum(-1, keepdim=True) - total) * w * scale
+    ds_own = ((g * v).sum(-1, keepdim=True) - total) * w * scale
     dq = []
     for (rows, seen), weight in zip(chunks(q.shape[1], keys.shape[1]), weights, strict=True):
         seen = slice(0, seen.stop - 1)
         ds = weight * (torch.bmm(g[:, rows], values[:, seen].mT) - total[:, rows]) * scale
         dq.append(torch.bmm(ds, keys[:, seen]))
-    return torch.cat(dq, 1) + down * k, down * q, w * g
+    return torch.cat(dq, 1) + ds_own * k, ds_own * q, w * g
 
 
 class _Attend(Function):
@@ -181,7 +184,7 @@ class _Attend(Function):
             if c_weight is None:
                 ds = score_grad(d_weight, total[:, rows], weight)
             else:
-                ds = score_gradient(c_weight, d_weight, total[:, rows], weight)
+                ds = add_score_grad(c_weight, d_weight, total[:, rows], weight)
             add_product(dq[:, rows], ds, keys[:, seen], scale)
             if d_keys is not None:
                 add_product(d_keys[:, seen], ds.mT, q[:, rows], scale)
@@ -206,14 +209,14 @@ class _AttendGrad(Function):
         w: Tensor,
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        (dq, dk, dv), down, grads = attention_eager_grad(g, (q, k, v, keys, values), o, w, weights)
-        ctx.save_for_backward(g, q, k, v, keys, values, o, w, down, *weights, *grads)
+        (dq, dk, dv), ds_own, grads = attention_eager_grad(g, (q, k, v, keys, values), o, w, weights)
+        ctx.save_for_backward(g, q, k, v, keys, values, o, w, ds_own, *weights, *grads)
         return dq, dk, dv
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, u: Tensor, m: Tensor, x: Tensor) -> tuple[Tensor, ...]:
-        g, q, k, v, keys, values, o, w, down, *rest = ctx.saved_tensors
+        g, q, k, v, keys, values, o, w, ds_own, *rest = ctx.saved_tensors
         weights, grads = rest[: len(rest) // 2], rest[len(rest) // 2 :]
         scale = q.shape[-1] ** -0.5
         u = u * scale
@@ -229,8 +232,8 @@ class _AttendGrad(Function):
             add_product(d_keys[:, seen], ds.mT, u[:, rows])
             c_weights.append(c_weight)
         c_g.addcmul_(total, o, value=-1).addcmul_(w, x)
-        c_w = t_own * down + w * dot(x, g)
-        return c_g, (scale * down) * m, down * u, share * g, d_keys, d_values, -total * g, c_w, *c_weights
+        c_w = t_own * ds_own + w * dot(x, g)
+        return c_g, (scale * ds_own) * m, ds_own * u, share * g, d_keys, d_values, -total * g, c_w, *c_weights
 
 
 def scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:

@@ -17,14 +17,14 @@ def rotations(length: int, head_width: int, theta: float = 10_000.0) -> Tensor:
 
 
 def rotate(x: Tensor, rotations: Tensor) -> Tensor:
-    """Turn each pair of channels by its position's angle. x [..., S, K], rotations [S, K/2, 2] -> [..., S, K]"""
+    """Rotate each pair of channels by its position's angle. x [..., S, K], rotations [S, K/2, 2] -> [..., S, K]"""
     exact = x.to(rotations.dtype)
     if torch.compiler.is_compiling():  # inductor has no complex numbers, but fuses this
         (a, b), (cos, sin) = exact.unflatten(-1, (-1, 2)).unbind(-1), rotations.unbind(-1)
-        turned = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
+        rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
     else:  # one complex product is 8 times faster than strided halves on a CPU
-        turned = torch.view_as_real(as_complex(exact) * torch.view_as_complex(rotations))
-    return turned.flatten(-2).to(x.dtype)
+        rotated = torch.view_as_real(as_complex(exact) * torch.view_as_complex(rotations))
+    return rotated.flatten(-2).to(x.dtype)
 
 
 def as_complex(x: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def rotate_into(out: Tensor, x: Tensor, rotations: Tensor) -> None:
 
 
 def split(x: Tensor, rotations: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-    """[B, S, parts H K] to so many [B, H, S, K], all but the last of them turned."""
+    """[B, S, parts H K] to so many [B, H, S, K], all but the last of them rotated."""
     pieces = x.unflatten(-1, (parts, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
     if torch.compiler.is_compiling():
         return *(rotate(piece, rotations).contiguous() for piece in pieces[:-1]), pieces[-1].contiguous()
@@ -53,16 +53,16 @@ def split(x: Tensor, rotations: Tensor, parts: int, heads: int) -> tuple[Tensor,
 
 
 def merge(rotations: Tensor, *pieces: Tensor) -> Tensor:
-    """The transpose of `split`: [B, H, S, K] each, all but the last turned back, to [B, S, parts H K]."""
-    back = torch.stack([rotations[..., 0], -rotations[..., 1]], -1)
+    """The transpose of `split`: [B, H, S, K] each, all but the last rotated back, to [B, S, parts H K]."""
+    inverse = torch.stack([rotations[..., 0], -rotations[..., 1]], -1)
     if torch.compiler.is_compiling():
-        turned = [*(rotate(piece, back) for piece in pieces[:-1]), pieces[-1]]
-        return torch.stack([piece.transpose(1, 2) for piece in turned], 2).flatten(2)
+        rotated = [*(rotate(piece, inverse) for piece in pieces[:-1]), pieces[-1]]
+        return torch.stack([piece.transpose(1, 2) for piece in rotated], 2).flatten(2)
     (rows, heads, length, width), parts = pieces[0].shape, len(pieces)
     merged = pieces[0].new_empty(rows, length, parts, heads, width)
     *outs, last = merged.permute(2, 0, 3, 1, 4).unbind(0)
     for out, piece in zip(outs, pieces[:-1], strict=True):
-        rotate_into(out, piece, back)
+        rotate_into(out, piece, inverse)
     last.copy_(pieces[-1])
     return merged.flatten(2)
 
@@ -91,7 +91,7 @@ class _Merge(Function):
 
 
 def split_heads(x: Tensor, rotations: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-    """A projection to queries, keys and values (3 parts) or keys and values (2), each [B, H, S, K], values unturned."""
+    """Split into queries, keys and values (3 parts) or keys and values (2): [B, H, S, K] each, values unrotated."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return split(x, rotations, parts, heads)
     return _Split.apply(x, rotations, parts, heads)

@@ -22,30 +22,30 @@ from torch.nn import functional as F
 
 from models.layers.linear import is_few_rows_no_grad, linear
 
-ROWS, ELEMENTS = 256, 2**20  # what is recomputed is as large as the larger of the two
-FEW = 64
-COLUMNS = 512  # on a CPU: so much of a product with W^T stays in the cache until it is used
+ROWS, ELEMENTS = 256, 2**20  # a chunk of rows: at least ROWS, and more while they have at most ELEMENTS numbers
+COLUMNS = 512  # a chunk of tokens, on a CPU: so much of a product with W^T stays in the cache until it is used
+FEW = 64  # rows up to which all tokens are one chunk
 
 
 def row_chunks(y: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same rows of y and of the others, so many at a time."""
+    """The same rows of y and of the others, a chunk at a time."""
     rows = max(ROWS, ELEMENTS // y.shape[-1])
     return zip(*(tensor.split(rows) for tensor in (y, *others)), strict=True)
 
 
 def vocabulary_chunks(w: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same tokens of w [V, D] and the others [N, V]: some at a time, but all at once on a GPU or for few rows."""
+    """The same tokens of w [V, D] and the others [N, V], a chunk at a time; all at once on a GPU or for few rows."""
     size = COLUMNS if w.device.type == "cpu" and len(others[0]) > FEW else len(w)
     return zip(w.split(size), *(tensor.split(size, -1) for tensor in others), strict=True)
 
 
 def matmul_into(out: Tensor, d: Tensor, w: Tensor) -> None:
     """out <- d W^T"""
-    for some, place in vocabulary_chunks(w, out):
-        if place.dtype == d.dtype:
-            torch.mm(d, some.T, out=place)
+    for w_chunk, out_chunk in vocabulary_chunks(w, out):
+        if out_chunk.dtype == d.dtype:
+            torch.mm(d, w_chunk.T, out=out_chunk)
         else:
-            place.copy_(d @ some.T)
+            out_chunk.copy_(d @ w_chunk.T)
 
 
 class _EmbedSoftmax(Function):
@@ -90,11 +90,11 @@ class _SoftmaxAndEmbed(Function):
             return None, dw
         g_p = torch.zeros_like(p) if g_p is None else g_p
         dy = torch.empty_like(p)
-        for some, before, after in vocabulary_chunks(w, g_p, dy):
+        for w_chunk, before, after in vocabulary_chunks(w, g_p, dy):
             if g is None:
                 after.copy_(before)
             else:
-                torch.add(before, g @ some.T, out=after)
+                torch.add(before, g @ w_chunk.T, out=after)
         torch.ops.aten._softmax_backward_data.out(dy, p, -1, p.dtype, grad_input=dy)
         return dy, dw
 
@@ -124,10 +124,10 @@ class _Move(Function):
     def forward(ctx: Any, y: Tensor, d: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(d, w)
         moved, squares = torch.empty_like(y), y.new_zeros(len(y))
-        for some, before, after in vocabulary_chunks(w, y, moved):
-            way = d @ some.T
-            torch.sub(before, way, out=after)
-            squares += torch.linalg.vector_norm(way, dim=-1, dtype=y.dtype).square_()
+        for w_chunk, before, after in vocabulary_chunks(w, y, moved):
+            step = d @ w_chunk.T
+            torch.sub(before, step, out=after)
+            squares += torch.linalg.vector_norm(step, dim=-1, dtype=y.dtype).square_()
         lengths = squares.sqrt_()
         ctx.mark_non_differentiable(lengths)
         return moved, lengths
@@ -166,10 +166,10 @@ class _CrossEntropy(Function):
 
 
 def product_type(x: Tensor) -> torch.dtype:
-    """The type of matrix products here and now: autocast's, where it is on."""
+    """The type of matrix products: autocast's, where it is enabled."""
     device = x.device.type
-    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device) if on else x.dtype
+    enabled = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if enabled else x.dtype
 
 
 def embed_softmax(y_BSV: Tensor, embedding_VD: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 from config.record import flags_shown_first, record_flags
-from config.settings import all_flags
 from config.task import SPLITS
+from config.task_flags import all_flags
 from runs.compare import LIMITS, measured_on, rehearsal_of
 from runs.index import IndexedRun
 from runs.metrics import Best, TaskRecord, number_or

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from config import SettingsError, parse_command_line
-from config.settings import task_flags
 from config.task import find_task
+from config.task_flags import task_flags
 
 LANGUAGE = task_flags(find_task("language"))
 

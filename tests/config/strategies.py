@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from config.energy import RECIPES
 from config.flags import Flag
 from config.parser import TASK_NAMES
-from config.settings import all_flags
+from config.task_flags import all_flags
 
 TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20) | st.sampled_from(
     ["null", "true", "on", "~", "1e3", "0x10", "007", "2024-01-01", "- a", "a: b", "#", " x ", "=", "<<", "'", "!x"]
@@ -59,75 +59,75 @@ def values(flag: Flag) -> st.SearchStrategy[Any]:
 def valid_settings(draw: st.DrawFn) -> dict[str, Any]:
     """{flag: value} of a run that is fine as a whole: drawn one by one, then what clashes is taken out."""
     names = draw(st.sets(st.sampled_from(sorted(all_flags().keys() - {"config", *TASK_NAMES}))))
-    chosen = {name: draw(values(all_flags()[name])) for name in sorted(names)}
+    settings = {name: draw(values(all_flags()[name])) for name in sorted(names)}
     if names & {"embedding_dim", "multiheaded_attention_heads", "model_size"}:
         heads, pairs = draw(st.integers(1, 64)), draw(st.integers(1, 64))
-        chosen |= {"multiheaded_attention_heads": heads, "embedding_dim": 2 * heads * pairs}
-    if chosen.get("warm_up_steps") is not None:
-        end = chosen.get("max_scheduling_steps") or chosen.get("max_steps", all_flags()["max_steps"].default)
-        chosen["warm_up_steps"] = min(chosen["warm_up_steps"], end)
+        settings |= {"multiheaded_attention_heads": heads, "embedding_dim": 2 * heads * pairs}
+    if settings.get("warm_up_steps") is not None:
+        end = settings.get("max_scheduling_steps") or settings.get("max_steps", all_flags()["max_steps"].default)
+        settings["warm_up_steps"] = min(settings["warm_up_steps"], end)
     for name in draw(st.permutations(["debug_dataloader", "find_lr", "find_batch_size", "only_test"]))[1:]:
-        chosen.pop(name, None)
-    if chosen.get("execution_mode") == "finetune":
-        chosen["finetuning_model_ckpt"] = chosen.get("finetuning_model_ckpt") or "a.ckpt"
-    if chosen.get("only_test"):
-        chosen["only_test_model_ckpt"] = chosen.get("only_test_model_ckpt") or "last"
-    if chosen.get("only_test") or chosen.get("finetuning_model_ckpt"):
-        chosen.pop("resume_training_ckpt", None)
-    if chosen.get("execution_mode") == "inference" and not chosen.get("only_test"):
-        chosen.pop("execution_mode")
-    if chosen.get("execution_mode") != "inference":
-        chosen = {name: value for name, value in chosen.items() if not name.startswith("infer_")}
-    if chosen.get("infer_generated_samples", 1) == 1:
+        settings.pop(name, None)
+    if settings.get("execution_mode") == "finetune":
+        settings["finetuning_model_ckpt"] = settings.get("finetuning_model_ckpt") or "a.ckpt"
+    if settings.get("only_test"):
+        settings["only_test_model_ckpt"] = settings.get("only_test_model_ckpt") or "last"
+    if settings.get("only_test") or settings.get("finetuning_model_ckpt"):
+        settings.pop("resume_training_ckpt", None)
+    if settings.get("execution_mode") == "inference" and not settings.get("only_test"):
+        settings.pop("execution_mode")
+    if settings.get("execution_mode") != "inference":
+        settings = {name: value for name, value in settings.items() if not name.startswith("infer_")}
+    if settings.get("infer_generated_samples", 1) == 1:
         for name in ("infer_energy_sampling_technique", "infer_debug_sample_distances"):
-            chosen.pop(name, None)
-    if chosen.get("infer_ebt_override_alpha") is None:
-        chosen.pop("infer_alpha_final_landscape", None)
-    if chosen.get("check_val_every_n_epoch"):
-        chosen.pop("val_check_interval", None)
-    if chosen.get("limit_val_batches") == 0:
-        chosen = {name: value for name, value in chosen.items() if name not in ("goal", "early_stop")}
-    if not chosen.get("num_workers"):
-        chosen.pop("prefetch_factor", None)
-    if chosen.get("model_name") == "baseline_transformer":
-        return {name: value for name, value in chosen.items() if needs_are_met(name, chosen)}
-    chosen = with_sound_energy(chosen)
-    while idle := [name for name in chosen if not needs_are_met(name, chosen)]:
-        chosen.pop(idle[0])
-    return chosen
+            settings.pop(name, None)
+    if settings.get("infer_ebt_override_alpha") is None:
+        settings.pop("infer_alpha_final_landscape", None)
+    if settings.get("check_val_every_n_epoch"):
+        settings.pop("val_check_interval", None)
+    if settings.get("limit_val_batches") == 0:
+        settings = {name: value for name, value in settings.items() if name not in ("goal", "early_stop")}
+    if not settings.get("num_workers"):
+        settings.pop("prefetch_factor", None)
+    if settings.get("model_name") == "baseline_transformer":
+        return {name: value for name, value in settings.items() if needs_are_met(name, settings)}
+    settings = with_sound_energy(settings)
+    while idle := [name for name in settings if not needs_are_met(name, settings)]:
+        settings.pop(idle[0])
+    return settings
 
 
-def settled(name: str, chosen: dict[str, Any]) -> Any:
+def resolved(name: str, settings: dict[str, Any]) -> Any:
     """The value of a flag in a run where these are chosen."""
-    implied = "public" if isinstance(chosen.get("mcmc_step_size"), float) else all_flags()["recipe"].default
-    return chosen.get(name, RECIPES[chosen.get("recipe", implied)].get(name, all_flags()[name].default))
+    implied = "public" if isinstance(settings.get("mcmc_step_size"), float) else all_flags()["recipe"].default
+    return settings.get(name, RECIPES[settings.get("recipe", implied)].get(name, all_flags()[name].default))
 
 
-def needs_are_met(name: str, chosen: dict[str, Any]) -> bool:
-    return all(settled(other, chosen) in needed for other, needed in all_flags()[name].needs.items())
+def needs_are_met(name: str, settings: dict[str, Any]) -> bool:
+    return all(resolved(other, settings) in needed for other, needed in all_flags()[name].needs.items())
 
 
-def with_sound_energy(chosen: dict[str, Any]) -> dict[str, Any]:
+def with_sound_energy(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of an energy-based model without the energy flags that clash."""
-    chosen = dict(chosen)
-    if settled("mcmc_step_size", chosen) == "auto":
-        chosen.pop("mcmc_step_size_lr_multiplier", None)
-    if settled("denoising_initial_condition", chosen) == "prior":
-        if settled("energy_form", chosen) == "scalar":
-            chosen["denoising_initial_condition"] = "random_noise"
-        elif settled("mcmc_replay_buffer", chosen):
-            chosen["mcmc_replay_buffer"] = False
-    if settled("truncate_mcmc", chosen) and settled("mcmc_last_step_loss", chosen):
-        chosen["truncate_mcmc"] = False
-    if settled("langevin_dynamics_noise", chosen) == 0:
-        chosen.pop("langevin_dynamics_noise_learnable", None)
-        chosen.pop("no_langevin_during_eval", None)
-    extra = settled("randomize_mcmc_num_steps", chosen)
+    settings = dict(settings)
+    if resolved("mcmc_step_size", settings) == "auto":
+        settings.pop("mcmc_step_size_lr_multiplier", None)
+    if resolved("denoising_initial_condition", settings) == "prior":
+        if resolved("energy_form", settings) == "scalar":
+            settings["denoising_initial_condition"] = "random_noise"
+        elif resolved("mcmc_replay_buffer", settings):
+            settings["mcmc_replay_buffer"] = False
+    if resolved("truncate_mcmc", settings) and resolved("mcmc_last_step_loss", settings):
+        settings["truncate_mcmc"] = False
+    if resolved("langevin_dynamics_noise", settings) == 0:
+        settings.pop("langevin_dynamics_noise_learnable", None)
+        settings.pop("no_langevin_during_eval", None)
+    extra = resolved("randomize_mcmc_num_steps", settings)
     if extra == 0:
-        chosen.pop("randomize_mcmc_num_steps_final_landscape", None)
-    if extra == 0 or chosen.get("randomize_mcmc_num_steps_min", 0) > extra + 1:
-        chosen.pop("randomize_mcmc_num_steps_min", None)
-    if settled("mcmc_replay_buffer", chosen):
-        chosen["batch_size_per_device"] = 8
-        chosen["mcmc_replay_buffer_size"] = max(8, settled("mcmc_replay_buffer_size", chosen))
-    return chosen
+        settings.pop("randomize_mcmc_num_steps_final_landscape", None)
+    if extra == 0 or settings.get("randomize_mcmc_num_steps_min", 0) > extra + 1:
+        settings.pop("randomize_mcmc_num_steps_min", None)
+    if resolved("mcmc_replay_buffer", settings):
+        settings["batch_size_per_device"] = 8
+        settings["mcmc_replay_buffer_size"] = max(8, resolved("mcmc_replay_buffer_size", settings))
+    return settings

@@ -1,4 +1,4 @@
-"""--config files: what they may look like, and what is told when they cannot be used."""
+"""--config files: what they may look like, and the message when they cannot be used."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ def test_what_is_wrong_in_a_yaml_file_is_told(tmp_path: Path, text: str, lines: 
 def test_what_is_wrong_in_a_json_file_is_told(tmp_path: Path, text: str, lines: list[str]) -> None:
     file = tmp_path / "run.json"
     file.write_text(text)
-    found = problems("--config", str(file))
-    assert len(found) == len(lines)
-    for problem, line in zip(found, lines, strict=True):
+    messages = problems("--config", str(file))
+    assert len(messages) == len(lines)
+    for problem, line in zip(messages, lines, strict=True):
         assert problem.startswith(line.replace("FILE", str(file)))
 
 

@@ -14,18 +14,8 @@ from config import parse_command_line
 from config.flags import FROM_SIZE, flag, flags_of, parse_value, parse_word
 from config.names import RETIRED
 from config.record import differences, values_of
-from config.settings import (
-    COMMON,
-    SIZE_TABLE_FLAGS,
-    SIZES,
-    Inference,
-    RunConfig,
-    Size,
-    Text,
-    Transformer,
-    all_flags,
-    all_names,
-)
+from config.settings import COMMON, SIZE_TABLE_FLAGS, SIZES, Inference, RunConfig, Size, Text, Transformer
+from config.task_flags import all_flags, all_names
 from core.text import format_value, join_words
 from tests.config.problems import LANGUAGE
 

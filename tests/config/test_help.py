@@ -12,7 +12,7 @@ import pytest
 
 from config import RunConfig, parse_command_line
 from config.help import detail, help_text
-from config.settings import all_flags
+from config.task_flags import all_flags
 from tests.config.problems import LANGUAGE
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Command lines: what they give, where each value came from, and every problem of one told at once."""
+"""Command lines: what they give, where each value came from, and every problem reported at once."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from config import RunConfig, SettingsError, parse_command_line
 from config.energy import Energy
 from config.help import help_topic
-from config.names import ELSEWHERE, MEANT, RETIRED
+from config.names import FLAG_BY_NAME, FOREIGN_NAMES, RETIRED
 from config.record import values_of
-from config.settings import Transformer, all_flags, all_names
+from config.settings import Transformer
+from config.task_flags import all_flags, all_names
 from core.errors import UserError
 from tests.config.problems import LANGUAGE, problems
 
@@ -160,9 +161,11 @@ def test_another_projects_word_for_a_flag_is_told_ours(word: str, name: str, tmp
 
 
 def test_words_of_other_projects_are_of_flags_that_exist_and_none_is_ours() -> None:
-    assert set(MEANT.values()) <= set(all_flags()) and not set(MEANT) & set(all_names())
-    assert len(MEANT) == sum(len(words.split()) for words in ELSEWHERE.values()), "a word has one meaning"
-    assert not {spelling for flag in all_flags().values() for spelling in flag.off} & {f"--{word}" for word in MEANT}
+    assert set(FLAG_BY_NAME.values()) <= set(all_flags()) and not set(FLAG_BY_NAME) & set(all_names())
+    assert len(FLAG_BY_NAME) == sum(len(words.split()) for words in FOREIGN_NAMES.values()), "a word has one meaning"
+    assert not {spelling for flag in all_flags().values() for spelling in flag.off} & {
+        f"--{word}" for word in FLAG_BY_NAME
+    }
 
 
 @pytest.mark.parametrize("name", sorted(RETIRED))

@@ -11,13 +11,14 @@ from config import RunConfig, parse_command_line
 from config.checks import ResolvedFlags
 from config.flags import validated
 from config.record import differences, from_dict, to_dict, to_yaml, values_of
-from config.settings import DEBUG_PRESETS, all_flags
+from config.settings import DEBUG_PRESETS
+from config.task_flags import all_flags
 from tests.config.problems import LANGUAGE, problems
 
 LINES = {"debug_mode": ["--debug_mode"], "fast_dev_run": ["--fast_dev_run"], "overfit_batches": ["--overfit_batches=2"]}
 
 
-def found(config: RunConfig, *names: str) -> list[tuple[Any, str]]:
+def value_and_source(config: RunConfig, *names: str) -> list[tuple[Any, str]]:
     """Value and source of each of these flags."""
     return [(values_of(config)[name], config.sources[name]) for name in names]
 
@@ -26,7 +27,7 @@ def found(config: RunConfig, *names: str) -> list[tuple[Any, str]]:
 def test_a_rehearsal_sets_its_values_and_nothing_else(switch: str) -> None:
     config, plain = parse_command_line(LINES[switch]), parse_command_line([])
     for name, value in DEBUG_PRESETS[switch].items():
-        assert found(config, name) == [(value, f"--{switch}")]
+        assert value_and_source(config, name) == [(value, f"--{switch}")]
         assert validated(all_flags()[name], value) == value and type(value) is all_flags()[name].kind, name
     assert differences(plain, config).keys() <= {switch, *DEBUG_PRESETS[switch]}
     rest = LANGUAGE.flags.keys() - DEBUG_PRESETS[switch].keys() - {switch}
@@ -53,7 +54,7 @@ def test_what_is_given_wins_over_a_rehearsal(tmp_path: Path) -> None:
     file.write_text("num_workers: 3\nno_wandb: false\nlog_every_n_steps: 7\n")
     argv = ["--config", str(file), "--debug_mode", "--max_steps", "300", "--no-detect_anomaly", "--log_every_n_steps=8"]
     names = ("num_workers", "no_wandb", "max_steps", "detect_anomaly", "log_every_n_steps", "val_sanity")
-    assert found(parse_command_line(argv), *names) == [
+    assert value_and_source(parse_command_line(argv), *names) == [
         (3, "file"),
         (False, "file"),
         (300, "command line"),
@@ -67,18 +68,18 @@ def test_a_file_can_rehearse_and_the_command_line_can_end_it(tmp_path: Path) -> 
     file = tmp_path / "run.yaml"
     file.write_text("debug_mode: true\nval_sanity: 4\n")
     rehearsal = parse_command_line(["--config", str(file)])
-    assert found(rehearsal, "debug_mode", "max_steps", "val_sanity") == [
+    assert value_and_source(rehearsal, "debug_mode", "max_steps", "val_sanity") == [
         (True, "file"),
         (20, "--debug_mode"),
         (4, "file"),
     ]
     run = parse_command_line(["--config", str(file), "--no-debug_mode"])
-    assert found(run, "max_steps", "val_sanity") == [(RunConfig().trainer.max_steps, "default"), (4, "file")]
+    assert value_and_source(run, "max_steps", "val_sanity") == [(RunConfig().trainer.max_steps, "default"), (4, "file")]
 
 
 def test_of_two_rehearsals_the_shorter_wins() -> None:
     config = parse_command_line(["--fast_dev_run", "--debug_mode", "--overfit_batches", "2"])
-    assert found(config, "max_steps", "val_sanity", "detect_anomaly", "run_testing_after_training") == [
+    assert value_and_source(config, "max_steps", "val_sanity", "detect_anomaly", "run_testing_after_training") == [
         (1, "--fast_dev_run"),
         (0, "--overfit_batches"),
         (True, "--debug_mode"),
@@ -87,7 +88,7 @@ def test_of_two_rehearsals_the_shorter_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "value", "asked"),
+    ("source", "value", "is_given"),
     [
         ("--debug_mode", 20, False),
         ("default", 20, False),
@@ -96,9 +97,9 @@ def test_of_two_rehearsals_the_shorter_wins() -> None:
         ("command line", 20, True),
     ],
 )
-def test_a_person_did_not_give_what_a_rehearsal_set(source: str, value: int, asked: bool) -> None:
+def test_a_person_did_not_give_what_a_rehearsal_set(source: str, value: int, is_given: bool) -> None:
     settled = ResolvedFlags({"max_steps": value}, {"max_steps": source}, {"max_steps": 20}, preset_flags={"max_steps"})
-    assert settled.is_set("max_steps") is asked
+    assert settled.is_set("max_steps") is is_given
 
 
 def test_a_rehearsal_that_cannot_be_read_has_one_problem() -> None:

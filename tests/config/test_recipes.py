@@ -14,7 +14,8 @@ from config.energy import RECIPES, Energy
 from config.flags import validated
 from config.help import help_text
 from config.record import describe, differences, from_dict, to_dict, to_yaml, values_of
-from config.settings import Transformer, all_flags
+from config.settings import Transformer
+from config.task_flags import all_flags
 from tests.config.problems import LANGUAGE, problems
 from train_model import main
 
@@ -114,11 +115,11 @@ def test_a_recipe_that_the_file_overrules_is_told(tmp_path: Path) -> None:
         f"--recipe public has no effect with {file}, which sets ebt_type, mcmc_step_size, mcmc_step_size_learnable, "
         "mcmc_step_size_lr_multiplier and normalize_initial_condition: remove one of them."
     ]
-    told = problems("--config", str(file), "--recipe", "residual")[-1]
-    assert told.startswith(f"--recipe residual has no effect with {file}, which sets energy_form, ")
+    message = problems("--config", str(file), "--recipe", "residual")[-1]
+    assert message.startswith(f"--recipe residual has no effect with {file}, which sets energy_form, ")
     for recipe, first in (("s2", "mcmc_num_steps"), ("laptop", "ebt_type")):
-        told = problems("--config", str(file), "--recipe", recipe)[-1]
-        assert told.startswith(f"--recipe {recipe} has no effect with {file}, which sets {first}, ")
+        message = problems("--config", str(file), "--recipe", recipe)[-1]
+        assert message.startswith(f"--recipe {recipe} has no effect with {file}, which sets {first}, ")
     parse_command_line(["--config", str(file), "--recipe", "s1"])
 
 
@@ -447,7 +448,7 @@ def test_the_table_tells_that_a_step_size_chose_the_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "is_shown"),
     [
         ("--mcmc_step_size 500", True),
         ("--mcmc_step_size 500 --recipe public", False),
@@ -456,11 +457,11 @@ def test_the_table_tells_that_a_step_size_chose_the_recipe() -> None:
     ],
 )
 def test_the_door_says_that_public_defaults_were_taken(
-    line: str, told: bool, capsys: pytest.CaptureFixture[str]
+    line: str, is_shown: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*line.split(), "--print_config"]) == 0
     sentence = "--mcmc_step_size without --recipe: energy flags that are not given have public EBT code's defaults."
-    assert (sentence in capsys.readouterr().out.splitlines()) is told
+    assert (sentence in capsys.readouterr().out.splitlines()) is is_shown
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -29,16 +29,17 @@ from config.record import (
     values_of,
     without_flags,
 )
-from config.settings import Transformer, all_flags
+from config.settings import Transformer
+from config.task_flags import all_flags
 from tests.config.problems import LANGUAGE
 from tests.config.strategies import valid_settings
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
-@given(chosen=valid_settings())
-def test_a_record_comes_back_as_it_was(tmp_path: Path, chosen: dict[str, Any]) -> None:
-    config = from_dict(chosen)
-    assert {name: values_of(config)[name] for name in chosen} == chosen
+@given(flags=valid_settings())
+def test_a_record_comes_back_as_it_was(tmp_path: Path, flags: dict[str, Any]) -> None:
+    config = from_dict(flags)
+    assert {name: values_of(config)[name] for name in flags} == flags
     assert from_dict(to_dict(config)) == config
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
     for name, text in {"run.json": json.dumps(to_dict(config)), "run.yaml": to_yaml(config)}.items():
@@ -52,11 +53,11 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path, chosen: dict[str, Any]) -
 
 
 @settings(deadline=None)
-@given(chosen=valid_settings())
-def test_a_command_line_and_a_record_say_the_same(chosen: dict[str, Any]) -> None:
-    if chosen.get("is_random_seed"):
-        chosen.pop("seed", None)
-    given_ = {name: value for name, value in chosen.items() if value is not None and value != ()}
+@given(flags=valid_settings())
+def test_a_command_line_and_a_record_say_the_same(flags: dict[str, Any]) -> None:
+    if flags.get("is_random_seed"):
+        flags.pop("seed", None)
+    given_ = {name: value for name, value in flags.items() if value is not None and value != ()}
     for name in [name for name, value in given_.items() if name.startswith("no_") and not value]:
         given_.pop(name)  # only a file can turn these off
     argv: list[str] = []
@@ -190,8 +191,8 @@ def test_the_table_shows_value_source_and_what_was_changed(tmp_path: Path) -> No
         "--debug_mode",
     ]
     lines = describe(parse_command_line(argv)).splitlines()
-    found = [re.fullmatch(r"([* ]) --(\w+) +(.*?)  +([a-z0-9_ -]+)", line) for line in lines]
-    rows = {row[2]: row.groups() for row in found if row}
+    matches = [re.fullmatch(r"([* ]) --(\w+) +(.*?)  +([a-z0-9_ -]+)", line) for line in lines]
+    rows = {row[2]: row.groups() for row in matches if row}
     assert rows.keys() == LANGUAGE.flags.keys()
     assert rows["max_steps"] == (" ", "max_steps", steps, "command line")
     assert rows["num_workers"] == ("*", "num_workers", "2", "file")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from config import RunConfig, SettingsError, parse_command_line
-from config.record import differences, from_dict, identity, own_values, to_dict, to_words, twin_config, values_of
-from config.settings import Inference, Text, all_flags, all_names, task_flags
+from config.record import differences, from_dict, identity, own_values, to_dict, to_words, values_of
+from config.settings import Inference, Text
 from config.task import (
     Measure,
     TaskFacts,
@@ -25,6 +25,8 @@ from config.task import (
     measures_of_record,
     task_record,
 )
+from config.task_flags import all_flags, all_names, task_flags
+from config.twin import twin_config
 from core.errors import UserError
 from tests.config.problems import problems
 
@@ -70,7 +72,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_tasks_need_no_torch() -> None:
     code = (
-        "import sys, config.task; config.task.all_tasks(); import config.settings; config.settings.all_flags(); "
+        "import sys, config.task; config.task.all_tasks(); import config.settings; config.task_flags.all_flags(); "
         "print([name for name in ('torch', 'numpy', 'pytorch_lightning', 'lightning') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "[]\n"
@@ -83,7 +85,7 @@ def test_two_tasks_share_a_flag_only_by_sharing_its_group() -> None:
             for setting in fields(group):
                 owner = next(base for base in reversed(group.__mro__) if setting.name in base.__dict__)
                 owners.setdefault(setting.name, set()).add(owner)
-    assert {name: found for name, found in owners.items() if len(found) > 1} == {}
+    assert {name: tasks for name, tasks in owners.items() if len(tasks) > 1} == {}
 
 
 def test_every_task_has_its_facts() -> None:

@@ -1,4 +1,4 @@
-"""Records of earlier versions: what they meant is kept, and what cannot be had any more is told."""
+"""Records of earlier versions: they mean what they meant, and what no flag expresses any more is reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from config import RunConfig, SettingsError, parse_command_line
 from config.config_file import VERSION, VERSION_1_FLAGS, upgrade
 from config.energy import Energy
 from config.record import changed_problems, differences, from_dict, to_dict, to_yaml, values_of
-from config.settings import all_flags
+from config.task_flags import all_flags
 from tests.config.problems import problems
 from tests.config.strategies import valid_settings
 
@@ -82,7 +82,7 @@ def written(tmp_path: Path, tree: dict[str, Any]) -> str:
     return str(file)
 
 
-def told(origin: str, name: str, why: str) -> str:
+def changed_message(origin: str, name: str, why: str) -> str:
     """What a --config file of version 1 is refused with."""
     return f"{name} in {origin} is of an earlier version, in which it meant another thing: {why}; give --{name} too."
 
@@ -166,8 +166,8 @@ def test_recipes_of_version_1(recipe: str, changed: list[str]) -> None:
     tree = old_record(recipe=recipe)
     config = from_dict(tree)
     assert list(config.changed) == changed and config.run.recipe == recipe
-    kept = tree["energy"].keys() - {"truncate_mcmc", "randomize_mcmc_num_steps", "randomize_mcmc_num_steps_min"}
-    assert {name: values_of(config)[name] for name in kept} == {name: tree["energy"][name] for name in kept}
+    unchanged = tree["energy"].keys() - {"truncate_mcmc", "randomize_mcmc_num_steps", "randomize_mcmc_num_steps_min"}
+    assert {name: values_of(config)[name] for name in unchanged} == {name: tree["energy"][name] for name in unchanged}
 
 
 def test_nothing_but_the_energy_is_changed_and_the_given_tree_is_left_alone() -> None:
@@ -243,7 +243,7 @@ def test_a_wrong_value_of_an_old_record_is_told() -> None:
 
 def test_an_old_file_is_refused_until_what_changed_is_given_too(tmp_path: Path) -> None:
     file = written(tmp_path, old_record())
-    assert problems("--config", file) == [told(file, "randomize_mcmc_step_size_scale", SCALE)]
+    assert problems("--config", file) == [changed_message(file, "randomize_mcmc_step_size_scale", SCALE)]
     config = parse_command_line(["--config", file, "--randomize_mcmc_step_size_scale", "2"])
     energy = config[Energy]
     assert (energy.randomize_mcmc_step_size_scale, energy.mcmc_last_step_loss, energy.truncate_mcmc) == (2, True, False)
@@ -253,10 +253,10 @@ def test_an_old_file_is_refused_until_what_changed_is_given_too(tmp_path: Path) 
 def test_every_change_of_an_old_file_is_told_and_can_be_given(tmp_path: Path) -> None:
     file = written(tmp_path, old_record(recipe="s2", contrastive_loss=True))
     repeats, scale, replay, contrast = (
-        told(file, "randomize_mcmc_num_steps", REPEATS),
-        told(file, "randomize_mcmc_step_size_scale", SCALE),
-        told(file, "mcmc_replay_buffer", REPLAY),
-        told(file, "contrastive_loss", CONTRAST),
+        changed_message(file, "randomize_mcmc_num_steps", REPEATS),
+        changed_message(file, "randomize_mcmc_step_size_scale", SCALE),
+        changed_message(file, "mcmc_replay_buffer", REPLAY),
+        changed_message(file, "contrastive_loss", CONTRAST),
     )
     assert problems("--config", file) == [repeats, scale, replay, contrast]
     line = ["--config", file, "--randomize_mcmc_num_steps", "1", "--no-mcmc_replay_buffer"]
@@ -276,7 +276,7 @@ def test_the_changes_of_an_old_file_are_told_with_its_other_problems(tmp_path: P
     file = written(tmp_path, old_record())
     assert problems("--config", file, "--seed", "x") == [
         "--seed is 'x': give a whole number of at least 0.",
-        told(file, "randomize_mcmc_step_size_scale", SCALE),
+        changed_message(file, "randomize_mcmc_step_size_scale", SCALE),
     ]
 
 
@@ -321,9 +321,9 @@ OLD_ENERGY: dict[str, st.SearchStrategy[Any]] = {
 @st.composite
 def old_records(draw: st.DrawFn) -> dict[str, Any]:
     """Any record of version 1: the settings of a run that is fine, with the energy flags that version 1 had."""
-    chosen = draw(valid_settings())
-    kept = {name: value for name, value in chosen.items() if all_flags()[name].group != "energy" and name not in NEW}
-    config = from_dict(kept | {"recipe": "laptop"})
+    flags = draw(valid_settings())
+    old = {name: value for name, value in flags.items() if all_flags()[name].group != "energy" and name not in NEW}
+    config = from_dict(old | {"recipe": "laptop"})
     if config.run.model_name == "baseline_transformer":
         return in_version_1(config)
     energy = draw(st.fixed_dictionaries({}, optional=OLD_ENERGY))
@@ -346,14 +346,14 @@ def test_any_record_of_version_1_is_accepted_and_keeps_what_it_meant(tree: dict[
     moved = {"truncate_mcmc", *(name for name in was if name.startswith("randomize_mcmc_num_steps"))}
     assert {name: now[name] for name in was.keys() - moved} == {name: was[name] for name in was.keys() - moved}
     assert (now["truncate_mcmc"], now["mcmc_last_step_loss"]) == (False, was["truncate_mcmc"])
-    asked = {
+    in_use = {
         "randomize_mcmc_num_steps": was["randomize_mcmc_num_steps"] > 0,
         "randomize_mcmc_step_size_scale": was["randomize_mcmc_step_size_scale"] > 1,
         "mcmc_replay_buffer": was["mcmc_replay_buffer"],
         "contrastive_loss": was["contrastive_loss"],
     }
     is_ebt = before["run"]["model_name"] == "ebt"
-    assert set(config.changed) == {name for name, meant in asked.items() if meant and is_ebt}
+    assert set(config.changed) == {name for name, used in in_use.items() if used and is_ebt}
 
 
 def test_an_old_yaml_file_without_random_steps_is_accepted(tmp_path: Path) -> None:

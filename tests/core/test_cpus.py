@@ -1,4 +1,4 @@
-"""The CPUs of a process, by what it is bound to, its control groups and Slurm."""
+"""The CPUs of a process, by its affinity, its control groups and Slurm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from core.cpus import asked_cpus, granted, own_cpus
+from core.cpus import cgroup_cpus, own_cpus, slurm_cpus
 from tests.conftest import ROOT
 from tests.support.threads import THREADS
 
@@ -31,7 +31,7 @@ def test_what_slurm_gave_the_task(variables: dict[str, str], cpus: int | None, m
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert asked_cpus() == cpus
+    assert slurm_cpus() == cpus
     assert own_cpus() == min(cpus or 64, own_cpus()) >= 1
 
 
@@ -52,8 +52,8 @@ def test_what_control_groups_grant(tmp_path: Path, membership: str, files: dict[
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "cgroup").write_text(membership)
-    assert min(granted(tmp_path / "cgroup", tmp_path)) == cpus
-    assert min(granted(tmp_path / "none", tmp_path)) == math.inf
+    assert min(cgroup_cpus(tmp_path / "cgroup", tmp_path)) == cpus
+    assert min(cgroup_cpus(tmp_path / "none", tmp_path)) == math.inf
 
 
 @pytest.mark.parametrize(("variables", "threads"), [({"SLURM_CPUS_PER_TASK": "1"}, 1), ({"OMP_NUM_THREADS": "2"}, 2)])

@@ -77,36 +77,36 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_POST(self) -> None:
-        self.asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        self.query = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
         self.do_GET()
 
     def do_GET(self) -> None:
-        place = unquote(urlsplit(self.path).path)
-        if place == "/":
+        path = unquote(urlsplit(self.path).path)
+        if path == "/":
             return self.answer(200)
-        found = PATH.fullmatch(place)
-        repository = found and self.repositories.get((found["kind"] or "").replace("models/", "") + found["repo"])
-        if found is None or repository is None:
+        match = PATH.fullmatch(path)
+        repository = match and self.repositories.get((match["kind"] or "").replace("models/", "") + match["repo"])
+        if match is None or repository is None:
             return self.refuse(401, "RepoNotFound", "Repository not found")
-        state = repository.state(found["repo"], found["rev"] or "main")
+        state = repository.state(match["repo"], match["rev"] or "main")
         if state is None:
-            return self.refuse(404, "RevisionNotFound", f"Invalid rev id: {found['rev']}")
+            return self.refuse(404, "RevisionNotFound", f"Invalid rev id: {match['rev']}")
         commit, files = state
-        if found["what"] == "resolve":
-            return self.resolve(repository, found["repo"], commit, files, found["path"])
+        if match["what"] == "resolve":
+            return self.resolve(repository, match["repo"], commit, files, match["path"])
         folders = {str(folder) for name in files for folder in Path(name).parents} - {"."}
         sizes = [("file", name, len(data)) for name, data in files.items()] + [("directory", n, 0) for n in folders]
         entries: list[dict[str, Any]] = [
             {"type": kind, "path": name, "size": size, "oid": commit_of(name)} for kind, name, size in sizes
         ]
-        if found["what"] == "tree":
-            below = [one for one in entries if not found["path"] or one["path"].startswith(found["path"] + "/")]
+        if match["what"] == "tree":
+            below = [one for one in entries if not match["path"] or one["path"].startswith(match["path"] + "/")]
             if "recursive=true" not in self.path.lower():
-                below = [one for one in below if str(Path(one["path"]).parent) == (found["path"] or ".")]
+                below = [one for one in below if str(Path(one["path"]).parent) == (match["path"] or ".")]
             return self.answer_json(below) if below else self.refuse(404, "EntryNotFound", "not found")
-        if found["what"] == "paths-info":
-            return self.answer_json([one for one in entries if one["path"] in self.asked["paths"]])
-        facts = {"id": found["repo"], "sha": commit, "private": False, "gated": "manual" if repository.gated else False}
+        if match["what"] == "paths-info":
+            return self.answer_json([one for one in entries if one["path"] in self.query["paths"]])
+        facts = {"id": match["repo"], "sha": commit, "private": False, "gated": "manual" if repository.gated else False}
         return self.answer_json(
             {**facts, "tags": [], "downloads": 0, "likes": 0, "siblings": [{"rfilename": n} for n in files]}
         )

@@ -1,8 +1,7 @@
-"""What the tests of the store and of its cache share: small data, a cache of their own, processes."""
+"""What the tests of the store and of its cache share: small datasets, their documents, and processes that build."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +11,13 @@ import numpy as np
 
 from config.settings import Text
 from data.language.store import TokenStore
+from tests.data.reading import write_lines
 
 PRELUDE = "import sys\nfrom config.settings import Text\nfrom data.language.store import open_store\n"
 
 
 def write(tmp_path: Path, texts: list[str], **more: Any) -> Text:
-    file = tmp_path / "texts.jsonl"
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    file = write_lines(tmp_path / "texts.jsonl", *({"text": text} for text in texts))
     return Text(dataset_name="jsonl", dataset_dir=str(file), **more)
 
 

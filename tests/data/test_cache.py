@@ -20,19 +20,9 @@ from core.errors import UserError
 from data.language.cache import TokenCache, cache_root, checksum
 from data.language.sources import SPLITS
 from data.language.store import open_store
-from tests.data.small import documents_of, run, write
+from tests.data.small import documents_of, run
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("EBT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Text:
-    """400 short documents."""
-    return write(tmp_path, [f"document {number} about energy" for number in range(400)])
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def test_warm_start_reads_no_text(settings: Text, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,12 +119,12 @@ def test_damage_is_told_and_repaired(settings: Text, damage: Any, capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("place", "is_noticed"), [(0, True), (7, True), (8, False), (91, False), (92, True), (-1, True)]
+    ("index", "is_noticed"), [(0, True), (7, True), (8, False), (91, False), (92, True), (-1, True)]
 )
-def test_large_files_are_verified_at_their_ends(place: int, is_noticed: bool) -> None:
+def test_large_files_are_verified_at_their_ends(index: int, is_noticed: bool) -> None:
     tokens = np.arange(100, dtype=np.uint16)
     damaged = tokens.copy()
-    damaged[place] ^= 1
+    damaged[index] ^= 1
     assert checksum(damaged) != checksum(tokens), "a small file is verified as a whole"
     large = partial(checksum, whole_bytes=64, end_bytes=16)
     assert (large(damaged) != large(tokens)) == is_noticed

@@ -236,28 +236,28 @@ def test_what_the_hub_refuses_is_told_apart(tmp_path: Path) -> None:
         PAJAMA: REPOSITORIES[PAJAMA],
     }
     with served(repositories, broken="c4_sample") as hub:
-        said = ask(READ + MISTAKES, hub, tmp_path)
+        messages = ask(READ + MISTAKES, hub, tmp_path)
         opened = ask(READ + 'def answer():\n    return attempt(read, "gsm8k")', hub, tmp_path, HF_TOKEN="hf_token")
-    assert said["gsm8k"] == (
+    assert messages["gsm8k"] == (
         "--dataset_name is 'gsm8k': openai/gsm8k is gated (DatasetNotFoundError: Dataset 'openai/gsm8k' is a gated "
         "dataset on the Hub. You must be authenticated to access it); accept the terms on "
         f"{hub}/datasets/openai/gsm8k, then set HF_TOKEN to a token of your account."
     )
     assert "its examples need the field question" in opened or "Unknown split" in opened  # no longer gated
-    assert said["squad"] == (
+    assert messages["squad"] == (
         "--dataset_name is 'squad': the hub has no rajpurkar/squad_v2 (DatasetNotFoundError: Dataset "
         f"'rajpurkar/squad_v2' doesn't exist on the Hub or cannot be accessed); {ELSEWHERE}"
     )
-    assert said["bigbench:dyck_langages"] == (
+    assert messages["bigbench:dyck_langages"] == (
         "--dataset_name is 'bigbench:dyck_langages': hails/bigbench has no such part (ValueError: BuilderConfig "
         "'dyck_langages_zero_shot' not found); choose bigbench:dyck_languages."
     )
-    assert said["lambada"] == (
+    assert messages["lambada"] == (
         "--dataset_name is 'lambada': the hub's EleutherAI/lambada_openai cannot be loaded (RuntimeError: Dataset "
         f"scripts are no longer supported, but found lambada_openai.py); {ELSEWHERE}"
     )
-    assert said["pajama"].startswith("--dataset_name is 'pajama': its train split cannot be read (")
-    assert said["pajama"].endswith("); it is read over the network as it goes: try again.")
+    assert messages["pajama"].startswith("--dataset_name is 'pajama': its train split cannot be read (")
+    assert messages["pajama"].endswith("); it is read over the network as it goes: try again.")
 
 
 # ---- tokenizers
@@ -287,22 +287,22 @@ def answer():
 
 def test_tokenizers_that_the_hub_refuses_are_told_apart(tmp_path: Path) -> None:
     with served(TOKENIZERS) as hub:
-        said = ask(READ + BUILD, hub, tmp_path)
-    assert said["some/words"] == [0]
+        messages = ask(READ + BUILD, hub, tmp_path)
+    assert messages["some/words"] == [0]
     choices = "choose bytes, bpe:SIZE, or a Hugging Face name or folder."
-    assert said["some/gated"] == (
+    assert messages["some/gated"] == (
         "--tokenizer is 'some/gated': some/gated is gated (OSError: You are trying to access a gated repo); "
         f"accept the terms on {hub}/some/gated, then set HF_TOKEN to a token of your account."
     )
-    assert said["some/pieces"] == (
+    assert messages["some/pieces"] == (
         "--tokenizer is 'some/pieces': its spm.model needs the package sentencepiece; "
         "install it with pip install sentencepiece."
     )
-    assert said["some/weights"] == (
+    assert messages["some/weights"] == (
         "--tokenizer is 'some/weights': the hub's some/weights holds no tokenizer (ValueError: it has none of the "
         f"files of a tokenizer); {choices}"
     )
-    assert said["some/nothing"] == (
+    assert messages["some/nothing"] == (
         "--tokenizer is 'some/nothing': the hub has no some/nothing (OSError: some/nothing is not a local folder and "
         f"is not a valid model identifier listed on 'https://huggingface.co/models'); {choices}"
     )

@@ -114,7 +114,7 @@ def test_hub_files_that_cannot_be_used(tmp_path: Path) -> None:
         "put train, validation or test into its name, or take it away."
     )
     assert message("gsm8k", tmp_path / "more.jsonl") == (
-        "--dataset_name is 'gsm8k': its examples need the field answer, but have question."
+        "--dataset_name is 'gsm8k': its examples need the field answer, but have question; give files with it."
     )
     pyarrow.parquet.write_table(pa.table({"question": ["q"]}), tmp_path / "train.parquet")
     (tmp_path / "more.jsonl").unlink()
@@ -171,8 +171,8 @@ def test_copy_downloaded_before_is_used_when_the_hub_is_out_of_reach(
     assert list(source.documents("train")) == ["Question: train?\nAnswer: yes"]
     assert list(source.documents("test")) == ["Question: test?\nAnswer: yes"]
     assert source.count("train") == 1
-    told = f"The copy of openai/gsm8k here is of commit {'0' * 40}, not {HUB['gsm8k'].revision}.\n"
-    assert capsys.readouterr().err.count(told) == 1 and source.origin()["commit"] == "0" * 40
+    note = f"The copy of openai/gsm8k here is of commit {'0' * 40}, not {HUB['gsm8k'].revision}.\n"
+    assert capsys.readouterr().err.count(note) == 1 and source.origin()["commit"] == "0" * 40
 
 
 def test_rows_of_different_forms_in_local_files(tmp_path: Path) -> None:

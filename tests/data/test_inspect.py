@@ -63,7 +63,7 @@ class LeakingRows(PackedRows):
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         batch = super().__getitems__(indices)
-        self.__dict__.setdefault("kept", []).append(batch["input_ids"].repeat(8, 1))
+        self.__dict__.setdefault("copies", []).append(batch["input_ids"].repeat(8, 1))
         return batch
 
 
@@ -99,10 +99,10 @@ def test_a_leak_in_the_data(workers: int) -> None:
 
 
 def test_a_leak_in_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[Tensor] = []
+    batches: list[Tensor] = []
 
     def leak(batch: Batch) -> Batch:
-        kept.extend(tensor.repeat(8, 1) for tensor in batch.values())
+        batches.extend(tensor.repeat(8, 1) for tensor in batch.values())
         return batch
 
     monkeypatch.setattr(data.module, "collate", leak)

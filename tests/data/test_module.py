@@ -58,14 +58,14 @@ def test_no_shuffle_reads_in_order_and_warns() -> None:
 @pytest.mark.parametrize("split", ["valid", "test"])
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_evaluation_sees_every_target_once(split: str, world_size: int) -> None:
-    found: list[int] = []
+    tokens: list[int] = []
     for rank in range(world_size):
         data = on_rank(make_data(), rank, world_size)
         loader = data.val_dataloader() if split == "valid" else data.test_dataloader()
         targets = torch.cat([batch["input_ids"][:, 1:].flatten() for batch in loader])
-        found += targets[targets != data.spec.pad_id].tolist()
-    assert len(found) == data.rows[split].num_units
-    assert sorted(found) == sorted(data.rows[split].tokens[1:].tolist())
+        tokens += targets[targets != data.spec.pad_id].tolist()
+    assert len(tokens) == data.rows[split].num_units
+    assert sorted(tokens) == sorted(data.rows[split].tokens[1:].tolist())
 
 
 def test_two_ranks_train_on_what_one_process_with_the_doubled_batch_does() -> None:

@@ -19,17 +19,7 @@ from data.language.store import encode_task, open_store, read_documents, token_d
 from data.language.tokenizers import ByteTokenizer
 from tests.data.small import documents_of, write
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("EBT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Text:
-    """400 short documents."""
-    return write(tmp_path, [f"document {number} about energy" for number in range(400)])
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 class Given(Source):
@@ -66,8 +56,8 @@ def test_stream_layout(tmp_path: Path) -> None:
 
 def test_every_document_is_in_exactly_one_split(settings: Text) -> None:
     store = open_store(settings)
-    found = [text for split in SPLITS for text in documents_of(store, split)]
-    assert sorted(found) == sorted(f"document {number} about energy" for number in range(400))
+    documents = [text for split in SPLITS for text in documents_of(store, split)]
+    assert sorted(documents) == sorted(f"document {number} about energy" for number in range(400))
     for split in SPLITS:
         assert store.splits[split].num_documents == len(documents_of(store, split))
         assert store.splits[split].num_bytes == sum(map(len, documents_of(store, split)))
@@ -135,16 +125,16 @@ def test_large_vocabularies_take_four_bytes() -> None:
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:270"])
 def test_memory_holds_what_the_disk_holds(settings: Text, tokenizer: str, cache: Path) -> None:
     settings = replace(settings, tokenizer=tokenizer)
-    kept = open_store(replace(settings, pretokenize_dataset=False))
-    assert kept.path is None and not cache.exists()
+    in_memory = open_store(replace(settings, pretokenize_dataset=False))
+    assert in_memory.path is None and not cache.exists()
     stored = open_store(settings)
     again = open_store(settings)
     for split in SPLITS:
-        assert kept.splits[split].tokens.tolist() == stored.splits[split].tokens.tolist()
+        assert in_memory.splits[split].tokens.tolist() == stored.splits[split].tokens.tolist()
         assert again.splits[split].tokens.tolist() == stored.splits[split].tokens.tolist()
         with pytest.raises(ValueError):
-            kept.splits[split].tokens[0] = 1
-    assert kept.fingerprint == stored.fingerprint == again.fingerprint
+            in_memory.splits[split].tokens[0] = 1
+    assert in_memory.fingerprint == stored.fingerprint == again.fingerprint
     assert again.tokenizer.fingerprint == stored.tokenizer.fingerprint
 
 

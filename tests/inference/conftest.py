@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import Door
+from tests.conftest import TrainCommand
 
 torch.set_num_threads(1)  # so little work takes ten times as long where threads wait for each other on a busy machine
 
@@ -17,22 +17,22 @@ SMALL = ("--num_transformer_blocks", "2", "--embedding_dim", "32", "--multiheade
 @pytest.fixture(scope="session")
 def ebt_run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of an EBT that walks two steps from noise; its logs folder holds no other run."""
-    door = Door(corpus, tmp_path_factory.mktemp("ebt") / "logs").ebt(*SMALL)
-    door("--run_name", "tiny-ebt", "--recipe", "laptop")
-    return door.run_folder
+    train_command = TrainCommand(corpus, tmp_path_factory.mktemp("ebt") / "logs").ebt(*SMALL)
+    train_command("--run_name", "tiny-ebt", "--recipe", "laptop")
+    return train_command.run_folder
 
 
 @pytest.fixture(scope="session")
 def residual_run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of the EBT that is the default: one step from a Transformer++, nothing at random."""
-    door = Door(corpus, tmp_path_factory.mktemp("residual") / "logs").ebt(*SMALL)
-    door("--run_name", "tiny-residual")
-    return door.run_folder
+    train_command = TrainCommand(corpus, tmp_path_factory.mktemp("residual") / "logs").ebt(*SMALL)
+    train_command("--run_name", "tiny-residual")
+    return train_command.run_folder
 
 
 @pytest.fixture(scope="session")
 def baseline_run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of a Transformer++; its logs folder holds no other run."""
-    door = Door(corpus, tmp_path_factory.mktemp("baseline") / "logs")
-    door(*SMALL, "--run_name", "tiny-transformer")
-    return door.run_folder
+    train_command = TrainCommand(corpus, tmp_path_factory.mktemp("baseline") / "logs")
+    train_command(*SMALL, "--run_name", "tiny-transformer")
+    return train_command.run_folder

@@ -10,7 +10,7 @@ import pytest
 
 from core.files import read_rows
 from inference.__main__ import main
-from tests.conftest import Door
+from tests.conftest import TrainCommand
 
 SMALL = ("--num_transformer_blocks", "1", "--embedding_dim", "16", "--multiheaded_attention_heads", "2")
 
@@ -19,11 +19,13 @@ SMALL = ("--num_transformer_blocks", "1", "--embedding_dim", "16", "--multiheade
 def moved(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The copy of a run with a tokenizer trained for it, and where its dataset lies now."""
     folder = tmp_path_factory.mktemp("moved")
-    door = Door(shutil.copytree(corpus, folder / "texts"), folder / "logs")
+    train_command = TrainCommand(shutil.copytree(corpus, folder / "texts"), folder / "logs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EBT_CACHE", str(folder / "cache"))
-        door(*SMALL, "--tokenizer", "bpe:300", "--limit_val_batches", "1.0", "--max_steps", "4")
-    copy = shutil.copytree(door.run_folder, folder / "elsewhere" / door.run_folder.name, symlinks=True)
+        train_command(*SMALL, "--tokenizer", "bpe:300", "--limit_val_batches", "1.0", "--max_steps", "4")
+    copy = shutil.copytree(
+        train_command.run_folder, folder / "elsewhere" / train_command.run_folder.name, symlinks=True
+    )
     (folder / "texts").rename(folder / "found")
     shutil.rmtree(folder / "logs")
     shutil.rmtree(folder / "cache")
@@ -57,9 +59,9 @@ def test_it_is_evaluated_where_its_dataset_is_found(
 def test_it_goes_on_where_its_dataset_is_found(moved: tuple[Path, Path], tmp_path: Path) -> None:
     copy, dataset = moved
     copy = shutil.copytree(copy, tmp_path / copy.name, symlinks=True)
-    door = Door(dataset, tmp_path / "logs").without("--max_steps")
+    train_command = TrainCommand(dataset, tmp_path / "logs").without("--max_steps")
     resumed = ("--resume_training_ckpt", str(copy / "checkpoints" / "last.ckpt"), "--max_steps", "5")
-    assert "resuming from step 4" in door(*SMALL, *resumed, "--limit_val_batches", "1.0")
+    assert "resuming from step 4" in train_command(*SMALL, *resumed, "--limit_val_batches", "1.0")
     assert json.loads((copy / "data.json").read_text())["tokenizer"]["name"] == "bpe:300"
 
 
@@ -68,10 +70,10 @@ def test_another_text_is_tuned_with_the_tokenizer_of_the_weights(moved: tuple[Pa
     (tmp_path / "other").mkdir()
     for number, file in enumerate(sorted(dataset.iterdir())):
         (tmp_path / "other" / f"{number}.txt").write_text(file.read_text().upper())
-    door = Door(tmp_path / "other", tmp_path / "logs")
+    train_command = TrainCommand(tmp_path / "other", tmp_path / "logs")
     weights = ("--execution_mode", "finetune", "--finetuning_model_ckpt", str(copy / "checkpoints" / "last.ckpt"))
-    door(*SMALL, *weights, "--max_steps", "2")
-    records = [json.loads((run / "data.json").read_text()) for run in (copy, door.run_folder)]
+    train_command(*SMALL, *weights, "--max_steps", "2")
+    records = [json.loads((run / "data.json").read_text()) for run in (copy, train_command.run_folder)]
     assert records[0]["tokenizer"] == records[1]["tokenizer"]
     assert records[0]["fingerprint"] != records[1]["fingerprint"]
 

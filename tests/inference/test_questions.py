@@ -279,7 +279,7 @@ def test_questions_without_an_answer_are_left_out(
         (
             ["gsm8k"],
             {"question": "q"},
-            "--dataset_name is 'gsm8k': its examples need the field answer, but have question.",
+            "--dataset_name is 'gsm8k': its examples need the field answer, but have question; give files with it.",
         ),
         (
             ["squad"],

@@ -88,7 +88,7 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
             ["--header_out", "local_cpu"],
             "--header_out is 'local_cpu': job_scripts/headers/local_cpu.slurm exists; choose",
         ),
-        (["--headr"], "unrecognized arguments: --headr: python -m launch doctor --help shows what there is."),
+        (["--headr"], "unrecognized arguments: --headr: python -m launch doctor --help lists the options."),
     ],
 )
 def test_mistakes(words: list[str], sentence: str, no_slurm: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from core.errors import UserError
 from launch.script import flags_passed_by, job_script, merge_options, read_header
 from launch.submission import expected_start
-from tests.conftest import ROOT, Door
+from tests.conftest import ROOT, TrainCommand
 from tests.launch.checkout import RECORD, SCRIPT, WORDS, Checkout
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -436,14 +436,14 @@ def test_no_secret_is_written(checkout: Checkout) -> None:
         assert not file.is_file() or b"hidden-" not in file.read_bytes(), file
 
 
-def test_a_real_run_here_and_now(door: Door) -> None:
-    flags = door.command("--run_name", "here")[2:]
+def test_a_real_run_here_and_now(train_command: TrainCommand) -> None:
+    flags = train_command.command("--run_name", "here")[2:]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     command = ["bash", "slurm_executor.sh", "job_scripts/nlp/pretrain/baseline_transformer.sh", *flags]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert '"cause": "finished"' in (door.run_folder / "attempts.jsonl").read_text()
-    assert not list((door.run_folder / "code").rglob("__pycache__")), "the snapshot stays as it is"
+    assert '"cause": "finished"' in (train_command.run_folder / "attempts.jsonl").read_text()
+    assert not list((train_command.run_folder / "code").rglob("__pycache__")), "the snapshot stays as it is"
 
 
 @pytest.mark.parametrize("name", ["evaluate", "think_curve"])

@@ -1,4 +1,4 @@
-"""`python -m launch submit`: the same record as at every other door, and submitit with no say in signals."""
+"""`python -m launch submit`: the same record as with every other command, and submitit with no say in signals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backward pass of single positions, written out, against autograd's."""
+"""The analytic gradient of the energy against autograd's, eager and compiled; products of few rows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from models.energy_transformer import EnergyTransformer
 from models.language import EnergyLM
 from models.layers.analytic import autograd_gradient
 from models.layers.linear import FEW, Linear, linear
+from models.layers.prediction_attention import CHUNK
 from tests.inference.small import VOCABULARY, built
 
 CONDITIONINGS = ("default", "time_embed", "adaln", "adaln_zero")
@@ -39,11 +40,11 @@ def test_the_slope_is_autograds(conditioning: str, flags: str) -> None:
     z_BSD = torch.randn(2, 7, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         context = network.context(tokens_BS, 1 if conditioning != "default" else 0)
-    found = network.energy_and_gradient(z_BSD.clone(), context, create_graph=False)
-    wanted = autograd_gradient(network.energy, z_BSD.clone(), context, create_graph=True)
-    assert not any(tensor.requires_grad for tensor in found)
-    assert float(wanted[1].detach().abs().max()) > 1e-3  # else equality would say nothing
-    for one, other in zip(found, wanted, strict=True):
+    analytic = network.energy_and_gradient(z_BSD.clone(), context, create_graph=False)
+    expected = autograd_gradient(network.energy, z_BSD.clone(), context, create_graph=True)
+    assert not any(tensor.requires_grad for tensor in analytic)
+    assert float(expected[1].detach().abs().max()) > 1e-3  # else equality would say nothing
+    for one, other in zip(analytic, expected, strict=True):
         torch.testing.assert_close(one, other.detach(), rtol=1e-10, atol=1e-10)
 
 
@@ -53,16 +54,16 @@ def test_the_slope_under_autocast_is_near_autograds() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         with torch.no_grad():
             context = network.context(tokens_BS, 0)
-        found = network.energy_and_gradient(z_BSD.clone(), context, create_graph=False)[1]
-        wanted = autograd_gradient(network.energy, z_BSD.clone(), context, create_graph=True)[1].detach()
-    assert float((found - wanted).norm() / wanted.norm()) < 0.03
+        analytic = network.energy_and_gradient(z_BSD.clone(), context, create_graph=False)[1]
+        expected = autograd_gradient(network.energy, z_BSD.clone(), context, create_graph=True)[1].detach()
+    assert float((analytic - expected).norm() / expected.norm()) < 0.03
 
 
-def gradients_of(model: EnergyLM) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+def gradients_of(model: EnergyLM, length: int = 8) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
     """Loss and gradients of one batch; what is drawn at random is drawn anew, the same every time."""
     torch.manual_seed(0)
     model.requires_grad_(True).zero_grad()
-    rows_BS = torch.randint(VOCABULARY - 2, (2, 8), generator=torch.Generator().manual_seed(1))
+    rows_BS = torch.randint(VOCABULARY - 2, (2, length), generator=torch.Generator().manual_seed(1))
     loss = model.training_step({"input_ids": rows_BS}, 0)
     loss.backward()
     return loss.detach(), [parameter.grad for parameter in model.parameters()]
@@ -70,19 +71,22 @@ def gradients_of(model: EnergyLM) -> tuple[torch.Tensor, list[torch.Tensor | Non
 
 @pytest.mark.parametrize("layers", ["", "--ebt_norm layer --ebt_act_func gelu", "--recipe residual --mcmc_num_steps 2"])
 def test_compiled_blocks_give_the_same_gradients(layers: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced and differentiated as for a compiler; `test_ebt_training.py` has a run with the compiler itself."""
+    """In two chunks of attention, traced and differentiated as for a compiler.
+
+    `test_ebt_training.py` has a run with the compiler itself.
+    """
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    monkeypatch.setattr("models.layers.prediction_attention.CHUNK", 4)  # two chunks
+    length = CHUNK + 5
     recipe = "" if "--recipe" in layers else "--recipe s2 --no-mcmc_replay_buffer"
-    model = built(f"{recipe} --ebt_type adaln {layers}")
+    model = built(f"{recipe} --ebt_type adaln --context_length {length} {layers}")
     assert isinstance(model, EnergyLM)
-    wanted, wanted_gradients = gradients_of(model)
+    eager_loss, eager_gradients = gradients_of(model, length)
     model.compile_blocks()
-    found, found_gradients = gradients_of(model)
+    compiled_loss, compiled_gradients = gradients_of(model, length)
     assert model.network.compiled is not None
-    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
-    for one, other in zip(found_gradients, wanted_gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(compiled_loss, eager_loss, rtol=1e-10, atol=1e-10)
+    for compiled, eager in zip(compiled_gradients, eager_gradients, strict=True):
+        torch.testing.assert_close(compiled, eager, rtol=1e-7, atol=1e-9)
 
 
 def test_what_does_not_compile_goes_on_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,12 +95,12 @@ def test_what_does_not_compile_goes_on_with_one_warning(monkeypatch: pytest.Monk
 
     model = built("")
     assert isinstance(model, EnergyLM)
-    wanted, _ = gradients_of(model)
+    expected, _ = gradients_of(model)
     monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse)
     model.compile_blocks()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert torch.equal(gradients_of(model)[0], wanted) and torch.equal(gradients_of(model)[0], wanted)
+        assert torch.equal(gradients_of(model)[0], expected) and torch.equal(gradients_of(model)[0], expected)
     assert [str(warning.message) for warning in caught] == [
         "--compile_model: continuing uncompiled: no C++ compiler found"
     ]

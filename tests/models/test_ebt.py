@@ -61,14 +61,14 @@ def compare_with_the_slow_version(model: EnergyLM) -> None:
             prior = prior_of_row(model.network, row[:-1], 0)
             begin = prior + (begin - prior.detach())
             torch.testing.assert_close(begin, start[r], atol=1e-9, rtol=0)
-        found, found_energies = walk_of_row(model, row[:-1], begin, landscapes, size, [noise[r] for noise in noises])
+        row_steps, row_energies = walk_of_row(model, row[:-1], begin, landscapes, size, [noise[r] for noise in noises])
         for t in range(len(steps)):
-            torch.testing.assert_close(fast[t].energy[r].detach(), found_energies[t].detach(), atol=1e-9, rtol=0)
+            torch.testing.assert_close(fast[t].energy[r].detach(), row_energies[t].detach(), atol=1e-9, rtol=0)
             # an entropy term shifts all logits of a position alike, which nobody sees
-            one, other = (y.log_softmax(-1) if model.rule.entropy else y for y in (fast[t].y[r], found[t]))
+            one, other = (y.log_softmax(-1) if model.rule.entropy else y for y in (fast[t].y[r], row_steps[t]))
             torch.testing.assert_close(one, other, atol=1e-9, rtol=0)
-        predictions.append(found)
-        energies.append(found_energies)
+        predictions.append(row_steps)
+        energies.append(row_energies)
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     model.replay = buffer
     loss, slow_loss = train(model), loss_of_batch(model, rows, predictions)
@@ -195,8 +195,8 @@ def test_the_gradient_of_training_is_the_slope_of_its_loss(conditioning: str) ->
     for parameter, gradient in zip(parameters, gradients(model, train(model)), strict=True):
         direction = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(5)).double()
         losses = []
-        for way in (1e-6, -2e-6, 1e-6):  # up, down and back to where it was
-            parameter.data.add_(way * direction)
+        for shift in (1e-6, -2e-6, 1e-6):  # up, down and back to where it was
+            parameter.data.add_(shift * direction)
             losses.append(train(model).detach())
         slope = (losses[0] - losses[1]) / 2e-6
         torch.testing.assert_close((gradient * direction).sum(), slope, atol=1e-7, rtol=1e-6)

@@ -86,8 +86,8 @@ def slow_walk(model: Points, observed: Tensor, y: Tensor, sizes: Sequence[Tensor
 
 def gradients(model: Points, loss: Tensor) -> dict[str, Tensor]:
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    found = torch.autograd.grad(loss, list(named.values()), materialize_grads=True)
-    return dict(zip(named, found, strict=True))
+    grads = torch.autograd.grad(loss, list(named.values()), materialize_grads=True)
+    return dict(zip(named, grads, strict=True))
 
 
 CHANGES: list[dict[str, Any]] = [

@@ -31,21 +31,21 @@ def model_of(flags: str = "") -> EnergyLM:
 def test_energies_and_losses_are_those_of_each_step(kind: str) -> None:
     model = model_of(f"--ebt_type {kind} --mcmc_num_steps 3")
     tokens, targets = ROWS[:, :-1], ROWS[:, 1:]
-    found = walk_curve(model, {"input_ids": ROWS}, 5)
-    assert found.energies.shape == (6, 8) and found.losses.shape == (6,) and found.truth.shape == (8,)
+    curve = walk_curve(model, {"input_ids": ROWS}, 5)
+    assert curve.energies.shape == (6, 8) and curve.losses.shape == (6,) and curve.truth.shape == (8,)
     y = model.start(tokens, fixed=True)
     for taken in range(6):
         landscape = min(taken, 2) if kind != "default" else 0  # further steps stay where the last one was
         context = model.network.context(tokens, landscape)
         embedded = (y.softmax(-1) @ model.network.prediction_embedding).detach().requires_grad_()
         energy = model.network.energy(embedded, context)
-        torch.testing.assert_close(found.energies[taken], energy[targets != PAD].detach())
+        torch.testing.assert_close(curve.energies[taken], energy[targets != PAD].detach())
         loss = F.cross_entropy(y.flatten(0, 1), targets.flatten(), ignore_index=PAD)
-        torch.testing.assert_close(found.losses[taken], loss)
+        torch.testing.assert_close(curve.losses[taken], loss)
         (slope,) = torch.autograd.grad(energy.sum(), embedded)
         y = (y - model.step_size * slope @ model.network.prediction_embedding.T).detach()
     evaluated = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=PAD)
-    torch.testing.assert_close(found.losses[3], evaluated)
+    torch.testing.assert_close(curve.losses[3], evaluated)
 
 
 def test_looking_leaves_no_trace() -> None:
@@ -71,10 +71,10 @@ def test_ranking_counts_positions_where_the_true_token_is_lower() -> None:
         for token in range(V)
     ]
     below = [
-        bool(energies[ROWS[row, place + 1]][row, place] < energies[others[row, place]][row, place])
+        bool(energies[ROWS[row, position + 1]][row, position] < energies[others[row, position]][row, position])
         for row in range(2)
-        for place in range(S)
-        if ROWS[row, place + 1] not in (PAD, others[row, place])
+        for position in range(S)
+        if ROWS[row, position + 1] not in (PAD, others[row, position])
     ]
     assert len(below) == 7  # ten positions, two without a target, one whose other token is the true one
     assert ranking(model, ROWS, others) == (pytest.approx(sum(below) / 7), 7)

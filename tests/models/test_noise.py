@@ -12,9 +12,9 @@ WEIGHT = torch.empty(())
 
 def test_a_little_noise_is_torchs_own() -> None:
     torch.manual_seed(3)
-    found = parallel_normal((4, 5), WEIGHT)
+    noise = parallel_normal((4, 5), WEIGHT)
     torch.manual_seed(3)
-    assert torch.equal(found, torch.randn(4, 5))
+    assert torch.equal(noise, torch.randn(4, 5))
 
 
 def test_much_noise_does_not_depend_on_the_number_of_threads() -> None:

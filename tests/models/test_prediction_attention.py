@@ -1,4 +1,4 @@
-"""Attention of predictions, by hand and by plain operations: values and derivatives, over several chunks."""
+"""Attention of predictions by its formulas and by plain operations: values and derivatives, in one chunk and in two."""
 
 from __future__ import annotations
 
@@ -10,16 +10,11 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 
-from models.layers import prediction_attention as module
 from models.layers.attention import document_mask
-from models.layers.prediction_attention import attend, chunks
+from models.layers.prediction_attention import CHUNK, attend, chunks
 
-B, H, S, K = 2, 2, 5, 4
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK", 2)
+B, H, K = 2, 2, 4
+SHORT, LONG = 5, CHUNK + 6  # one chunk of queries, and two
 
 
 def plainly(bias: Tensor, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -29,16 +24,16 @@ def plainly(bias: Tensor, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values:
     return weights[..., :-1] @ values + weights[..., -1:] * v
 
 
-def by_hand(bias: Tensor, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def by_formula(bias: Tensor, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return attend(q, k, v, F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1)), F.pad(bias, (0, 1)))
 
 
-def inputs(time_token: bool) -> tuple[list[Tensor], Tensor]:
+def inputs(time_token: bool, length: int = SHORT) -> tuple[list[Tensor], Tensor]:
     generator = torch.Generator().manual_seed(0)
-    observed = S + time_token
-    shapes = [(B, H, S, K)] * 3 + [(B, H, observed, K)] * 2
+    shapes = [(B, H, length, K)] * 3 + [(B, H, length + time_token, K)] * 2
     tensors = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
-    sees = document_mask(torch.tensor([[9, 1, 2, 9, 3], [9, 1, 2, 3, 4]]), 9)
+    tokens_BS = torch.tensor([[9, 1, 2, 9, 3], [9, 1, 2, 3, 4]]).repeat(1, length // SHORT)  # 9 begins a document
+    sees = document_mask(tokens_BS, 9)
     bias = torch.zeros(sees.shape, dtype=torch.float64).masked_fill(~sees, float("-inf"))
     return tensors, F.pad(bias, (1, 0)) if time_token else bias
 
@@ -46,28 +41,35 @@ def inputs(time_token: bool) -> tuple[list[Tensor], Tensor]:
 @pytest.mark.parametrize("time_token", [False, True])
 def test_values_and_derivatives(time_token: bool) -> None:
     tensors, bias = inputs(time_token)
-    torch.testing.assert_close(by_hand(bias, *tensors), plainly(bias, *tensors))
-    assert gradcheck(partial(by_hand, bias), tensors)
-    assert gradgradcheck(partial(by_hand, bias), tensors)
+    torch.testing.assert_close(by_formula(bias, *tensors), plainly(bias, *tensors))
+    assert gradcheck(partial(by_formula, bias), tensors)
+    assert gradgradcheck(partial(by_formula, bias), tensors)
 
 
+@pytest.mark.parametrize("length", [SHORT, LONG])
 @pytest.mark.parametrize("time_token", [False, True])
-def test_a_loss_on_the_slope_reaches_everything(time_token: bool) -> None:
+def test_a_loss_on_the_slope_reaches_everything(time_token: bool, length: int) -> None:
     """As training does: a gradient along the predictions, a loss on it and on the result, one backward for all."""
-    found = []
-    for form in (plainly, by_hand):
-        tensors, bias = inputs(time_token)
+    results = []
+    for form in (plainly, by_formula):
+        tensors, bias = inputs(time_token, length)
         mixed = form(bias, *tensors)
         slopes = torch.autograd.grad(mixed.sin().sum(), tensors[:3], create_graph=True)
         loss = mixed.square().sum() + sum((slope * slope.cos()).sum() for slope in slopes)
-        found.append(torch.autograd.grad(loss, tensors))
-    for expected, gradient in zip(*found, strict=True):
-        torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
+        results.append(
+            (
+                mixed.detach(),
+                *torch.autograd.grad(mixed.sum(), tensors, retain_graph=True),
+                *torch.autograd.grad(loss, tensors),
+            )
+        )
+    for expected, result in zip(*results, strict=True):
+        torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_chunks_cover_every_query_and_what_it_may_see() -> None:
-    for length, ahead in ((1, 0), (5, 0), (5, 1), (40, 1)):
-        found = list(chunks(length, ahead + length + 1))
-        assert [row for rows, _ in found for row in range(rows.start, rows.stop)] == list(range(length))
-        assert all(seen.stop == ahead + rows.stop + 1 for rows, seen in found)
-    assert len(list(chunks(40, 41))) == 8
+    for length, ahead in ((1, 0), (5, 0), (5, 1), (LONG, 0), (LONG, 1), (20 * CHUNK, 1)):
+        slices = list(chunks(length, ahead + length + 1))
+        assert [row for rows, _ in slices for row in range(rows.start, rows.stop)] == list(range(length))
+        assert all(seen.stop == ahead + rows.stop + 1 for rows, seen in slices)
+    assert [len(list(chunks(length, length + 1))) for length in (SHORT, LONG, 20 * CHUNK)] == [1, 2, 8]

@@ -1,4 +1,4 @@
-"""The replay buffer against a queue, and its place in the checkpoint."""
+"""The replay buffer against a queue, and in a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""What is as wide as the vocabulary: the same numbers as plain operations, for less memory."""
+"""Functions as wide as the vocabulary: the same numbers as plain operations, for less memory."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,20 +10,21 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.nn import functional as F
 
-from models.layers import linear, vocabulary
-from models.layers.vocabulary import cross_entropy, embed_distribution, embed_softmax, move, softmax_and_embed
+from models.layers.linear import FEW
+from models.layers.vocabulary import (
+    COLUMNS,
+    ELEMENTS,
+    ROWS,
+    cross_entropy,
+    embed_distribution,
+    embed_softmax,
+    move,
+    softmax_and_embed,
+)
 from models.spaces import UpdateRule, Vocabulary
 from models.walk import Step, walk
 
 B, S, V, D = 2, 3, 7, 4
-
-
-@pytest.fixture(autouse=True)
-def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that rows and columns come in several parts, the last one smaller."""
-    monkeypatch.setattr(vocabulary, "ROWS", 4)
-    monkeypatch.setattr(vocabulary, "ELEMENTS", 1)
-    monkeypatch.setattr(vocabulary, "COLUMNS", 3)
 
 
 def draw(*shape: int) -> Tensor:
@@ -66,6 +69,36 @@ def test_cross_entropy() -> None:
     assert gradcheck(lambda y: cross_entropy(y, targets, 6), y)
 
 
+Form = Callable[..., tuple[Tensor, ...]]
+FORMS: dict[str, tuple[Form, Form, str]] = {  # ours, the same by plain operations, and the inputs
+    "embed_softmax": (lambda y, w: (embed_softmax(y, w),), lambda y, w: (y.softmax(-1) @ w,), "yw"),
+    "embed_distribution": (lambda y, w: (embed_distribution(y, w),), lambda y, w: (y @ w,), "yw"),
+    "softmax_and_embed": (softmax_and_embed, lambda y, w: (y.softmax(-1), y.softmax(-1) @ w), "yw"),
+    "move": (lambda y, d, w: move(y, d, w)[:1], lambda y, d, w: (y - d @ w.T,), "ydw"),
+    "cross_entropy": (
+        lambda y: (cross_entropy(y, y.detach().argmin(-1), 6),),
+        lambda y: (F.cross_entropy(y.flatten(0, 1), y.detach().argmin(-1).flatten(), ignore_index=6),),
+        "y",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_several_chunks_of_rows_and_columns_give_the_same(name: str) -> None:
+    """Larger than a chunk both ways, and the last chunk smaller than the others."""
+    rows, columns = ROWS // 2 + 20, ELEMENTS // ROWS + COLUMNS // 2
+    inputs = {"y": draw(2, rows, columns), "d": draw(2, rows, D), "w": draw(columns, D)}
+    ours, plain, names = FORMS[name]
+    tensors = [inputs[letter] for letter in names]
+    results = []
+    for form in (ours, plain):
+        outputs = form(*tensors)
+        loss = torch.stack([output.sin().sum() for output in outputs]).sum()
+        results.append((*outputs, *torch.autograd.grad(loss, tensors)))
+    for result, expected in zip(*results, strict=True):
+        torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-11)
+
+
 def test_a_batch_without_targets_has_no_loss() -> None:
     y = draw(B, S, V)
     loss = cross_entropy(y, torch.full((B, S), 6), 6)
@@ -108,16 +141,13 @@ def test_what_a_step_holds_as_wide_as_the_vocabulary(rule: UpdateRule, wide: int
     assert 0 < len(saved) <= wide * count + 1
 
 
-@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("length", [FEW // B - 1, FEW // B + 1])
 @pytest.mark.parametrize("rule", [UpdateRule(), UpdateRule(from_probabilities=True), UpdateRule(entropy=True)])
-@pytest.mark.parametrize("size", [torch.tensor(3.0), torch.rand(B, S, 1).add(0.1)], ids=["one size", "of positions"])
-def test_a_step_is_that_of_plain_operations(
-    size: Tensor, rule: UpdateRule, few: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("size_of_positions", [False, True])
+def test_a_step_is_that_of_plain_operations(size_of_positions: bool, rule: UpdateRule, length: int) -> None:
     """For few rows too, whose products take another form."""
-    if not few:
-        monkeypatch.setattr(linear, "FEW", 0)
-    y, w, size = draw(B, S, V).detach(), draw(V, D).detach(), size.double()
+    y, w = draw(B, length, V).detach(), draw(V, D).detach()
+    size = draw(B, length, 1).detach().abs() + 0.1 if size_of_positions else torch.tensor(3.0, dtype=torch.float64)
     (walked,) = walk(energy, Vocabulary(Table(w.requires_grad_()), rule), y, [Step(0, size)], differentiable=False)
     p = y.softmax(-1)
     z = p @ w.detach()

@@ -99,9 +99,9 @@ def test_landscapes_are_repeated(
     model = model_of(f"--mcmc_num_steps 3 --ebt_type {conditioning} {flags}")
     if conditioning == "default":  # one energy, however many landscapes are counted
         drawn, evaluated = {(0,) * len(steps) for steps in drawn}, [0] * len(evaluated)
-    found = {tuple(step.landscape for step in model.training_steps(1, 1)) for _ in range(200)}
-    assert found == drawn
-    assert set(map(len, found)) <= set(model.walk_settings.step_counts)
+    landscapes = {tuple(step.landscape for step in model.training_steps(1, 1)) for _ in range(200)}
+    assert landscapes == drawn
+    assert set(map(len, landscapes)) <= set(model.walk_settings.step_counts)
     assert [step.landscape for step in model.evaluation_steps()] == evaluated
 
 

@@ -23,7 +23,7 @@ from runs.folder import RunError
 from runs.index import load
 from runs.lock import Lock, is_holder_alive, lock_holder, owner_file, write_heartbeats
 from runs.run import Run
-from tests.conftest import ROOT, Door
+from tests.conftest import ROOT, TrainCommand
 from tests.runs.folders import make_run
 
 NO_LOCKS = """
@@ -183,15 +183,15 @@ def test_the_index_is_done_without(
     )
 
 
-def test_it_trains_and_the_doctor_says_what_it_found(door: Door, tmp_path: Path) -> None:
+def test_it_trains_and_the_doctor_says_what_it_found(train_command: TrainCommand, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(NO_LOCKS.format("ENOSYS"))
     own = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "COLUMNS": "300"}
-    done = subprocess.run(door.command(), cwd=ROOT, env=own, capture_output=True, text=True)
+    done = subprocess.run(train_command.command(), cwd=ROOT, env=own, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("this file system has no locks (Function not implemented)") == 1
-    assert not owner_file(door.run_folder / "lock").exists()
-    words = [sys.executable, "-m", "launch", "doctor", "--logs_dir", str(door.logs)]
+    assert not owner_file(train_command.run_folder / "lock").exists()
+    words = [sys.executable, "-m", "launch", "doctor", "--logs_dir", str(train_command.logs)]
     own["PATH"] = str(tmp_path)  # without Slurm
     output = subprocess.run(words, cwd=ROOT, env=own, capture_output=True, text=True).stdout
     finding = "look locks none of this file system; files that name their process stand for them, and are respected"

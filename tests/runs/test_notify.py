@@ -17,7 +17,7 @@ from core.notify import hide, mark_of, masked, target_of
 from launch.__main__ import main
 from runs.notify import Notifier, notifier, tell_the_end
 from runs.process import EXIT_BY_HAND, EXIT_RESUMABLE
-from tests.conftest import ROOT, Door
+from tests.conftest import ROOT, TrainCommand
 from tests.runs.hook import TOKEN, Hook, hook
 from tests.support import warm
 
@@ -243,21 +243,23 @@ def test_a_run_that_was_killed_is_told_of_by_its_script(run: Path, hook: Hook, m
     assert hook.notices[1]["text"] == "try_1: ended at step 0: out of memory or killed."
 
 
-def test_a_run_tells_and_keeps_nothing(door: Door, hook: Hook) -> None:
+def test_a_run_tells_and_keeps_nothing(train_command: TrainCommand, hook: Hook) -> None:
     """A goal that is met, and its end; taken up again, EBT_NOTIFY has the address."""
     flags = ("--goal", "valid_loss<99", "--wandb_offline", "--val_check_interval", "2")
-    output = door(*flags, "--wandb", "--notify", hook.url)
+    output = train_command(*flags, "--wandb", "--notify", hook.url)
     assert [notice["event"] for notice in hook.notices] == ["goal", "end"]
     assert "finished: goal met at step 2" in hook.notices[1]["text"]
-    files = [file for file in door.logs.rglob("*") if file.is_file()]
+    files = [file for file in train_command.logs.rglob("*") if file.is_file()]
     assert not [file for file in files if TOKEN.encode() in file.read_bytes()] and TOKEN not in output
-    (run,) = (door.logs / "runs").iterdir()
+    (run,) = (train_command.logs / "runs").iterdir()
     assert json.loads((run / "config.json").read_bytes())["logging"]["notify"].endswith("/***")
     assert "/***" in (run / "command.txt").read_text()
     assert list(run.glob("wandb/*run-*")), "the files of W&B were among them"
     command = [sys.executable, "train_model.py", "--resume_training_ckpt", str(run / "checkpoints" / "last.ckpt")]
     own = {**os.environ, NOTIFY: hook.url}
-    done = warm.run([*command, "--logs_dir", str(door.logs)], cwd=ROOT, env=own, capture_output=True, text=True)
+    done = warm.run(
+        [*command, "--logs_dir", str(train_command.logs)], cwd=ROOT, env=own, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert [notice["event"] for notice in hook.notices[2:]] == ["goal", "end"]
 

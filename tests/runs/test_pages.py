@@ -283,7 +283,7 @@ def test_the_command_writes_and_says_where(tmp_path: Path, capsys: pytest.Captur
     [
         (["page", "--watch", "0"], "--watch is 0: give seconds from 0.5 to 86400, or nothing for 5."),
         (["page", "tny"], "RUN is tny: there is no such run; choose tiny, or last."),
-        (["page", "--wach"], "unrecognized arguments: --wach: python -m runs page --help shows what there is."),
+        (["page", "--wach"], "unrecognized arguments: --wach: python -m runs page --help lists the options."),
         (
             ["serve", "--port", "70000"],
             "--port is 70000: give a whole number from 0 to 65535; 0 takes one that is free.",

@@ -20,7 +20,7 @@ from config.settings import Transformer
 from runs.__main__ import main
 from runs.rerun import command_of
 from runs.run import Run
-from tests.conftest import ROOT, Door
+from tests.conftest import ROOT, TrainCommand
 from tests.runs.folders import Command, make_run
 
 
@@ -126,15 +126,27 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_a_run_is_repeated_and_knows_its_parent(door: Door) -> None:
-    flags = door.command("--warm_up_steps", "0", "--limit_val_batches", "1", "--logs_dir", "of another machine")[2:]
-    parent = make_run(door.logs, "tiny", *flags, losses=(3.0,))
-    command = [sys.executable, "-m", "runs", "rerun", "last", "--logs_dir", str(door.logs), "--set", "max_steps=2"]
+def test_a_run_is_repeated_and_knows_its_parent(train_command: TrainCommand) -> None:
+    flags = train_command.command(
+        "--warm_up_steps", "0", "--limit_val_batches", "1", "--logs_dir", "of another machine"
+    )[2:]
+    parent = make_run(train_command.logs, "tiny", *flags, losses=(3.0,))
+    command = [
+        sys.executable,
+        "-m",
+        "runs",
+        "rerun",
+        "last",
+        "--logs_dir",
+        str(train_command.logs),
+        "--set",
+        "max_steps=2",
+    ]
     environment = {**os.environ, "EBT_RUN_DIR": "/nowhere"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    (child,) = set((door.logs / "runs").iterdir()) - {parent}
+    (child,) = set((train_command.logs / "runs").iterdir()) - {parent}
     lineage = json.loads((child / "lineage.json").read_text())
     assert lineage == {"parent": parent.name, "how": "rerun", "changes": {"max_steps": 2}}
     changes = differences(from_dict(recorded(parent)), from_dict(recorded(child)))
-    assert changes == {"max_steps": (10, 2), "logs_dir": ("of another machine", str(door.logs))}
+    assert changes == {"max_steps": (10, 2), "logs_dir": ("of another machine", str(train_command.logs))}

@@ -200,9 +200,7 @@ def test_without_a_server_or_a_login_it_says_so_at_once(run: Run) -> None:
 def test_wrong_words_are_answered_in_one_sentence(run: Run) -> None:
     assert sync(run, "yours", status=2).startswith("RUN is yours: there is no such run; choose")
     output = sync(run, "--rebuild", status=2)
-    assert (
-        output == "--rebuild without RUN: name the runs to rebuild: python -m runs sync --help shows what there is.\n"
-    )
+    assert output == "--rebuild without RUN: name the runs to rebuild: python -m runs sync --help lists the options.\n"
 
 
 def test_a_broken_marker_is_a_piece_without_one(run: Run) -> None:

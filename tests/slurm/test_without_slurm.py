@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from config import parse_command_line
-from tests.conftest import ROOT, Door
+from tests.conftest import ROOT, TrainCommand
 from tests.slurm.jobs import environment
 
 SCRIPTS = sorted([*ROOT.glob("job_scripts/**/*.s*"), *ROOT.glob("*.sh"), ROOT / ".ci/run", ROOT / "job_scripts/python"])
 
 
-def test_train_slurm_with_plain_bash(door: Door) -> None:
-    flags = door.command("--run_name", """a "run" of 'mine'""")[2:]
+def test_train_slurm_with_plain_bash(train_command: TrainCommand) -> None:
+    flags = train_command.command("--run_name", """a "run" of 'mine'""")[2:]
     command = ["bash", str(ROOT / "job_scripts" / "train.slurm"), *flags]
     done = subprocess.run(command, cwd="/", env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert door.run_folder.name.startswith("a-run-of-mine_")
-    assert not (door.run_folder / "job.json").exists()
+    assert train_command.run_folder.name.startswith("a-run-of-mine_")
+    assert not (train_command.run_folder / "job.json").exists()
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)

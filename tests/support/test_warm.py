@@ -31,7 +31,7 @@ def forks() -> None:
         pytest.skip("a process cannot be forked safely here")
 
 
-def said(run: Any, command: list[str], folder: Path, **options: Any) -> tuple[int, Any, str, str]:
+def outcome(run: Any, command: list[str], folder: Path, **options: Any) -> tuple[int, Any, str, str]:
     own = {**os.environ, "EBT_WORD": "word"}
     done = run(command, cwd=folder, env=own, input="typed", capture_output=True, text=True, timeout=60, **options)
     first, last = done.stdout.splitlines()
@@ -44,7 +44,7 @@ def test_arguments_streams_and_status(tmp_path: Path, start: list[str]) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__main__.py").write_text(TELLS)
     command = [sys.executable, *start, "--flag", "two words"]
-    assert said(warm.run, command, tmp_path) == said(subprocess.run, command, tmp_path)
+    assert outcome(warm.run, command, tmp_path) == outcome(subprocess.run, command, tmp_path)
 
 
 def test_an_error_that_nobody_catches() -> None:
@@ -100,7 +100,7 @@ def test_without_a_server_programs_start_in_new_processes(monkeypatch: pytest.Mo
     monkeypatch.setattr(warm, "server", lambda: None)
     (tmp_path / "program.py").write_text(TELLS)
     command = [sys.executable, "program.py", "--flag"]
-    assert said(warm.run, command, tmp_path) == said(subprocess.run, command, tmp_path)
+    assert outcome(warm.run, command, tmp_path) == outcome(subprocess.run, command, tmp_path)
     assert isinstance(warm.start([sys.executable, "-c", ""]), subprocess.Popen)
 
 

@@ -80,8 +80,8 @@ class Server(ThreadingHTTPServer):
     def answer(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
         run = values.get("name") or values.get("run") or ""
         if name == "RunResumeStatus":
-            known = self.pages.get(run)
-            return {"model": {"id": "1", "name": "p", "entity": OWNER, "bucket": known and known.resume_status(run)}}
+            page = self.pages.get(run)
+            return {"model": {"id": "1", "name": "p", "entity": OWNER, "bucket": page and page.resume_status(run)}}
         if name == "UpsertBucket":
             inserted = run not in self.pages
             page = self.pages.setdefault(run, Page())
@@ -94,9 +94,9 @@ class Server(ThreadingHTTPServer):
             files = [{"name": file, "uploadUrl": f"{self.url}/upload/{file}"} for file in values["files"]]
             return {"createRunFiles": {"runID": "1", "uploadHeaders": [], "files": files}}
         if name == "CreateArtifact":
-            wanted = values["input"]
-            names = [f"{alias['artifactCollectionName']}:{alias['alias']}" for alias in wanted["aliases"]]
-            self.pages[wanted["runName"]].artifacts += names
+            artifact = values["input"]
+            names = [f"{alias['artifactCollectionName']}:{alias['alias']}" for alias in artifact["aliases"]]
+            self.pages[artifact["runName"]].artifacts += names
             sequence = {"id": "1", "latestArtifact": None}
             return {"createArtifact": {"artifact": {"id": "1", "state": "COMMITTED", "artifactSequence": sequence}}}
         if name == "ArtifactType":
@@ -133,9 +133,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         content = self.body()
         if self.path.endswith("/graphql"):
-            asked = json.loads(content)
-            name = re.search(r"(?:query|mutation)\s+(\w+)", asked["query"])
-            self.reply({"data": self.server.answer(name[1] if name else "", asked.get("variables") or {})})
+            request = json.loads(content)
+            name = re.search(r"(?:query|mutation)\s+(\w+)", request["query"])
+            self.reply({"data": self.server.answer(name[1] if name else "", request.get("variables") or {})})
         elif self.path.endswith("/file_stream"):
             sent = json.loads(content)
             page = self.server.pages[self.path.split("/")[-2]]

@@ -1,4 +1,4 @@
-"""Faults that Door.with_fault plants into a training."""
+"""Faults that TrainCommand.with_fault plants into a training."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 
 from config import parse_command_line
 from runs.checkpoints import CheckpointError, read_checkpoint
-from tests.conftest import Door
+from tests.conftest import TrainCommand
 from training.checkpoints import Checkpoints, write_checkpoint
 
 
@@ -56,14 +56,16 @@ FULL_DISK = """
 """
 
 
-def test_a_full_disk_keeps_the_last_good_checkpoint(door: Door) -> None:
-    output = door.with_fault(FULL_DISK, "--checkpoint_every_n_steps", "2", "--limit_val_batches", "0", status=1)
+def test_a_full_disk_keeps_the_last_good_checkpoint(train_command: TrainCommand) -> None:
+    output = train_command.with_fault(
+        FULL_DISK, "--checkpoint_every_n_steps", "2", "--limit_val_batches", "0", status=1
+    )
     assert "the run stopped: the checkpoint of step 4 could not be written" in output
-    good = door.run_folder / "checkpoints" / "step_00000002.ckpt"
+    good = train_command.run_folder / "checkpoints" / "step_00000002.ckpt"
     assert f"Everything up to step 2 is saved in {good}: free some space and resume with\n" in output
     assert f"  python train_model.py --resume_training_ckpt {good}\n" in output and "Traceback" not in output
     assert read_checkpoint(good)["global_step"] == 2
-    assert "resuming from step 2" in door("--resume_training_ckpt", "last")
+    assert "resuming from step 2" in train_command("--resume_training_ckpt", "last")
 
 
 def test_a_full_disk_is_called_so(tmp_path: Path) -> None:
@@ -77,39 +79,41 @@ def test_a_full_disk_is_called_so(tmp_path: Path) -> None:
     assert quota.startswith(f"disk full: the disk, or your quota of it, of {tmp_path} has no room")
 
 
-def test_every_measured_metric_can_choose_the_best(door: Door) -> None:
-    door("--max_steps", "2", "--checkpoint_monitor_string", "valid_bits_per_byte")
-    assert (door.run_folder / "checkpoints" / "best.ckpt").resolve().name == "step_00000002.ckpt"
+def test_every_measured_metric_can_choose_the_best(train_command: TrainCommand) -> None:
+    train_command("--max_steps", "2", "--checkpoint_monitor_string", "valid_bits_per_byte")
+    assert (train_command.run_folder / "checkpoints" / "best.ckpt").resolve().name == "step_00000002.ckpt"
 
 
-def test_newest_and_best_are_kept(door: Door) -> None:
-    door("--max_steps", "8", "--checkpoint_every_n_steps", "1", "--val_check_interval", "4", "--save_top_k_ckpts", "1")
-    names = sorted(path.name for path in (door.run_folder / "checkpoints").iterdir())
+def test_newest_and_best_are_kept(train_command: TrainCommand) -> None:
+    train_command(
+        "--max_steps", "8", "--checkpoint_every_n_steps", "1", "--val_check_interval", "4", "--save_top_k_ckpts", "1"
+    )
+    names = sorted(path.name for path in (train_command.run_folder / "checkpoints").iterdir())
     assert names == ["best.ckpt", "last.ckpt", "step_00000007.ckpt", "step_00000008.ckpt"]
-    assert (door.run_folder / "checkpoints" / "last.ckpt").resolve().name == "step_00000008.ckpt"
+    assert (train_command.run_folder / "checkpoints" / "last.ckpt").resolve().name == "step_00000008.ckpt"
 
 
-def test_the_best_stays_when_it_gets_worse(door: Door) -> None:
+def test_the_best_stays_when_it_gets_worse(train_command: TrainCommand) -> None:
     flags = ("--checkpoint_every_n_steps", "1", "--val_check_interval", "2", "--checkpoint_monitor_mode", "max")
-    door("--max_steps", "8", "--checkpoint_monitor_string", "valid_loss", *flags)
-    assert (door.run_folder / "checkpoints" / "best.ckpt").resolve().name == "step_00000002.ckpt"
+    train_command("--max_steps", "8", "--checkpoint_monitor_string", "valid_loss", *flags)
+    assert (train_command.run_folder / "checkpoints" / "best.ckpt").resolve().name == "step_00000002.ckpt"
 
 
-def test_weights_of_another_model(door: Door) -> None:
-    door()
-    checkpoint = str(door.run_folder / "checkpoints" / "last.ckpt")
+def test_weights_of_another_model(train_command: TrainCommand) -> None:
+    train_command()
+    checkpoint = str(train_command.run_folder / "checkpoints" / "last.ckpt")
     flags = ("--execution_mode", "finetune", "--finetuning_model_ckpt", checkpoint)
-    output = door(*flags, "--ffn_dim_multiplier", "2", status=2)
+    output = train_command(*flags, "--ffn_dim_multiplier", "2", status=2)
     assert "--finetuning_model_ckpt: its weights do not fit this model: network.blocks.0.feed_forward" in output
     assert "use the same --task, --model_size and other flags of the model." in output
 
 
-def test_finetuning_starts_from_the_weights_and_tests_them(door: Door) -> None:
-    door("--embedding_dim", "64", "--max_steps", "20")
-    checkpoint = str(door.run_folder / "checkpoints" / "last.ckpt")
-    output = door("--only_test", "--only_test_model_ckpt", checkpoint)
+def test_finetuning_starts_from_the_weights_and_tests_them(train_command: TrainCommand) -> None:
+    train_command("--embedding_dim", "64", "--max_steps", "20")
+    checkpoint = str(train_command.run_folder / "checkpoints" / "last.ckpt")
+    output = train_command("--only_test", "--only_test_model_ckpt", checkpoint)
     assert "test loss" in output and "unigram counts" in output
-    tuned = Door(door.corpus, door.logs / "tuned")
+    tuned = TrainCommand(train_command.corpus, train_command.logs / "tuned")
     output = tuned("--execution_mode", "finetune", "--finetuning_model_ckpt", checkpoint)
     first = next(line for line in output.splitlines() if "valid loss" in line)
     assert float(first.split("valid loss ")[1].split()[0]) < 4.5, "an untrained model starts at 5.5 or more"

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from core.files import read_rows
-from tests.conftest import Door
+from tests.conftest import TrainCommand
 
 
 def test_two_processes_equal_one_with_the_doubled_batch(corpus: Path, tmp_path: Path) -> None:
-    one, two = Door(corpus, tmp_path / "one"), Door(corpus, tmp_path / "two")
+    one, two = TrainCommand(corpus, tmp_path / "one"), TrainCommand(corpus, tmp_path / "two")
     one("--batch_size_per_device", "4", "--limit_val_batches", "1.0")
     output = two("--batch_size_per_device", "2", "--cpu_processes", "2", "--limit_val_batches", "1.0")
-    alone, together = (read_rows(door.run_folder / "metrics.jsonl") for door in (one, two))
+    alone, together = (read_rows(train_command.run_folder / "metrics.jsonl") for train_command in (one, two))
     assert len(alone) == len(together) == 8, "one process writes, once"
     for a, b in zip(alone, together, strict=True):
         assert a["step"] == b["step"] and a["tokens"] == b["tokens"]
@@ -29,22 +29,22 @@ def test_two_processes_equal_one_with_the_doubled_batch(corpus: Path, tmp_path: 
 
 
 def test_two_processes_resume(corpus: Path, tmp_path: Path) -> None:
-    whole, pieces = Door(corpus, tmp_path / "whole"), Door(corpus, tmp_path / "pieces")
+    whole, pieces = TrainCommand(corpus, tmp_path / "whole"), TrainCommand(corpus, tmp_path / "pieces")
     flags = ("--batch_size_per_device", "2", "--cpu_processes", "2", "--max_scheduling_steps", "6")
     whole(*flags)
     pieces(*flags, "--max_steps", "3")
     pieces(*flags, "--max_steps", "6", "--resume_training_ckpt", "last")
     losses = [
-        [row["train_loss"] for row in read_rows(door.run_folder / "metrics.jsonl") if "train_loss" in row]
-        for door in (whole, pieces)
+        [row["train_loss"] for row in read_rows(train_command.run_folder / "metrics.jsonl") if "train_loss" in row]
+        for train_command in (whole, pieces)
     ]
     assert losses[0] == losses[1] and len(losses[0]) == 6
 
 
 def test_a_resume_with_other_batches_is_refused(corpus: Path, tmp_path: Path) -> None:
-    door = Door(corpus, tmp_path)
-    door("--batch_size_per_device", "2", "--cpu_processes", "2")
-    output = door(
+    train_command = TrainCommand(corpus, tmp_path)
+    train_command("--batch_size_per_device", "2", "--cpu_processes", "2")
+    output = train_command(
         "--resume_training_ckpt",
         "last",
         "--batch_size_per_device",

@@ -22,7 +22,7 @@ from core.files import read_rows
 from data.stream import exclude_batches, stream_position
 from runs import RunFolder
 from tests.config.problems import problems
-from tests.conftest import Door
+from tests.conftest import TrainCommand
 from tests.training.traces import final, same, trace
 from training.checkpoints import Checkpoints
 from training.divergence import MOST_NEGATIVE, WARM_UP, DivergenceGuard, RollbackRequested, RunningLoss, restore_before
@@ -230,7 +230,7 @@ def test_a_checkpoint_from_before_a_long_trouble_is_kept(tmp_path: Path, every: 
 
 
 def test_warn_says_it_and_off_is_silent(corpus: Path, tmp_path: Path) -> None:
-    warned, silent = Door(corpus, tmp_path / "warn"), Door(corpus, tmp_path / "off")
+    warned, silent = TrainCommand(corpus, tmp_path / "warn"), TrainCommand(corpus, tmp_path / "off")
     output = warned.with_fault(ONE_BAD_BATCH, *FLAGS)
     assert output.count("warning: step 35: the loss is") == 1
     rows = {row["step"]: row for row in read_rows(warned.run_folder / "metrics.jsonl") if "train_loss" in row}
@@ -261,7 +261,7 @@ AFTER_A_STEP = """
 
 @pytest.mark.parametrize(("recipe", "halved"), [("residual", "0.4"), ("laptop", "0.0")])
 def test_a_run_that_went_back_is_resumed_exactly(corpus: Path, tmp_path: Path, recipe: str, halved: str) -> None:
-    whole, pieces = (Door(corpus, tmp_path / name).ebt("--recipe", recipe) for name in ("whole", "pieces"))
+    whole, pieces = (TrainCommand(corpus, tmp_path / name).ebt("--recipe", recipe) for name in ("whole", "pieces"))
     flags = (*FLAGS, "--divergence_guard", "rollback", "--divergence_step_size_factor", "0.5")
     output = whole.with_fault(ONE_BAD_BATCH, *flags)
     lines = output[output.index("step 35: the loss is") :].splitlines()
@@ -297,11 +297,11 @@ DEFERRED = """
 
 
 def test_numbers_that_wait_on_a_device_are_judged_before_a_save(corpus: Path, tmp_path: Path) -> None:
-    at_once, deferred = Door(corpus, tmp_path / "at_once"), Door(corpus, tmp_path / "deferred")
+    at_once, deferred = TrainCommand(corpus, tmp_path / "at_once"), TrainCommand(corpus, tmp_path / "deferred")
     fault = BAD_BATCHES.format(first=34, last=34, factor='float("nan")')
     flags = (*FLAGS, "--divergence_guard", "rollback", "--log_every_n_steps", "10")
-    for door, code in ((at_once, fault), (deferred, fault + DEFERRED)):
-        output = door.with_fault(code, *flags)
+    for train_command, code in ((at_once, fault), (deferred, fault + DEFERRED)):
+        output = train_command.with_fault(code, *flags)
         assert "step 35: the loss is nan\n" in output
         assert "back to step 30 (1 of 3 times); batches 31 to 35 are skipped" in output
     assert trace(at_once.run_folder) == trace(deferred.run_folder)
@@ -311,25 +311,31 @@ def test_numbers_that_wait_on_a_device_are_judged_before_a_save(corpus: Path, tm
     assert all(tensor.isfinite().all() for tensor in other["state_dict"].values())
 
 
-def test_too_many_tries_stop_the_run(door: Door) -> None:
+def test_too_many_tries_stop_the_run(train_command: TrainCommand) -> None:
     fault = BAD_BATCHES.format(first=34, last=70, factor=100)
-    output = door.with_fault(fault, *FLAGS, "--divergence_guard", "rollback", "--divergence_tries", "2", status=1)
+    output = train_command.with_fault(
+        fault, *FLAGS, "--divergence_guard", "rollback", "--divergence_tries", "2", status=1
+    )
     assert "the run stopped: it diverged again after rolling back 2 times (--divergence_tries)." in output
-    assert [row["action"] for row in read_rows(door.run_folder / "divergence.jsonl")] == [
+    assert [row["action"] for row in read_rows(train_command.run_folder / "divergence.jsonl")] == [
         "rollback",
         "rollback",
         "stop",
     ]
-    assert read_rows(door.run_folder / "attempts.jsonl")[-1]["cause"] == "diverged" and "Traceback" not in output
+    assert (
+        read_rows(train_command.run_folder / "attempts.jsonl")[-1]["cause"] == "diverged" and "Traceback" not in output
+    )
 
 
-def test_all_processes_go_back_when_one_of_them_sees_nan(door: Door) -> None:
+def test_all_processes_go_back_when_one_of_them_sees_nan(train_command: TrainCommand) -> None:
     fault = BAD_BATCHES.format(first=27, last=27, factor='(float("nan") if data.rank else 1)')
     flags = ("--cpu_processes", "2", "--accumulate_grad_batches", "2", "--max_steps", "16")
-    output = door.with_fault(fault, *flags, "--checkpoint_every_n_steps", "5", "--divergence_guard", "rollback")
+    output = train_command.with_fault(
+        fault, *flags, "--checkpoint_every_n_steps", "5", "--divergence_guard", "rollback"
+    )
     assert "step 14: the loss is nan\n" in output
     assert "back to step 10 (1 of 3 times); batches 24 to 28 are skipped" in output
-    end = final(door.run_folder)
+    end = final(train_command.run_folder)
     assert end["global_step"] == 16 and end["DataModule"]["skipped"] == [(23, 28)]
     assert all(tensor.isfinite().all() for tensor in end["state_dict"].values())
 

@@ -14,7 +14,7 @@ from models.energy_transformer import EnergyBlock, EnergyShape, EnergyTransforme
 from models.layers import feed_forward, norm, prediction_attention
 from models.layers.feed_forward import ACTIVATIONS
 from models.layers.norm import NORMS
-from tests.conftest import Door
+from tests.conftest import TrainCommand
 
 CONDITIONINGS = ("default", "time_embed", "adaln", "adaln_zero")
 FORMS = ("scalar", "residual")
@@ -85,7 +85,7 @@ BY_WEIGHTS = "its gradient, differentiated by weights,"
         (prediction_attention, "attention_eager_grad", FORWARD),
         (prediction_attention, "self_score_grad", FORWARD),
         (prediction_attention, "score_grad_backward", BY_WEIGHTS),
-        (prediction_attention, "score_gradient", BY_WEIGHTS),
+        (prediction_attention, "add_score_grad", BY_WEIGHTS),
     ],
 )
 def test_a_wrong_formula_of_a_block(
@@ -226,9 +226,9 @@ BROKEN = """
 
 
 @pytest.mark.parametrize("recipe", ["residual", "s1"])
-def test_a_run_is_refused(door: Door, recipe: str) -> None:
-    output = door.ebt("--recipe", recipe).with_fault(BROKEN, status=2)
+def test_a_run_is_refused(train_command: TrainCommand, recipe: str) -> None:
+    output = train_command.ebt("--recipe", recipe).with_fault(BROKEN, status=2)
     assert "energy: blocks.0 (EnergyBlock): its forward does not fit: " in output and "Traceback" not in output
-    assert not list(door.logs.glob("runs/*/checkpoints/*.ckpt"))
-    metrics = list(door.logs.glob("runs/*/metrics.jsonl"))
+    assert not list(train_command.logs.glob("runs/*/checkpoints/*.ckpt"))
+    metrics = list(train_command.logs.glob("runs/*/metrics.jsonl"))
     assert not any(path.read_text() for path in metrics), "not even a validation has run"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from core.files import read_rows
-from tests.conftest import Door
+from tests.conftest import TrainCommand
 from tests.training.traces import final, same, trace
 
 FLAGS = (  # 60 steps cross two epochs of 25 batches
@@ -30,12 +30,12 @@ KILLED_WHILE_SAVING = """
 """
 
 
-def kill_at(door: Door, step: int, *flags: str) -> None:
-    """Start the door and SIGKILL it (and its loader processes) as soon as it has logged `step`."""
-    process = door.start(*FLAGS, *flags)
+def kill_at(train_command: TrainCommand, step: int, *flags: str) -> None:
+    """Start the training and SIGKILL it (and its loader processes) as soon as it has logged `step`."""
+    process = train_command.start(*FLAGS, *flags)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
-        folders = list((door.logs / "runs").glob("[!.]*"))
+        folders = list((train_command.logs / "runs").glob("[!.]*"))
         if folders and any(row["step"] >= step for row in read_rows(folders[0] / "metrics.jsonl")):
             process.send_signal(signal.SIGKILL)
             break
@@ -59,7 +59,7 @@ ENERGIES = {
 
 @pytest.mark.parametrize("model", ["baseline_transformer", *ENERGIES])
 def test_five_pieces_equal_one(corpus: Path, tmp_path: Path, model: str) -> None:
-    whole, pieces = Door(corpus, tmp_path / "whole"), Door(corpus, tmp_path / "pieces")
+    whole, pieces = TrainCommand(corpus, tmp_path / "whole"), TrainCommand(corpus, tmp_path / "pieces")
     pieces.cold = model == "baseline_transformer"  # one of them in new interpreters, with other hash seeds
     if model in ENERGIES:
         whole, pieces = whole.ebt(*ENERGIES[model]), pieces.ebt(*ENERGIES[model])
@@ -88,58 +88,58 @@ def test_five_pieces_equal_one(corpus: Path, tmp_path: Path, model: str) -> None
     assert not list((pieces.run_folder / "checkpoints").glob(".*.tmp")), "left-overs of killed writes are cleared away"
 
 
-def test_resume_takes_the_settings_of_the_run(door: Door) -> None:
-    door("--embedding_dim", "64", "--checkpoint_every_n_steps", "3")
-    checkpoint = str(door.run_folder / "checkpoints" / "last.ckpt")
-    output = door("--resume_training_ckpt", checkpoint, "--max_steps", "9")
+def test_resume_takes_the_settings_of_the_run(train_command: TrainCommand) -> None:
+    train_command("--embedding_dim", "64", "--checkpoint_every_n_steps", "3")
+    checkpoint = str(train_command.run_folder / "checkpoints" / "last.ckpt")
+    output = train_command("--resume_training_ckpt", checkpoint, "--max_steps", "9")
     assert "resuming from step 6" in output
-    assert read_rows(door.run_folder / "metrics.jsonl")[-1]["step"] == 9
+    assert read_rows(train_command.run_folder / "metrics.jsonl")[-1]["step"] == 9
 
 
-def test_a_resume_cannot_become_another_run(door: Door) -> None:
-    door()
-    output = door("--resume_training_ckpt", "last", "--embedding_dim", "64", "--seed", "3", status=2)
+def test_a_resume_cannot_become_another_run(train_command: TrainCommand) -> None:
+    train_command()
+    output = train_command("--resume_training_ckpt", "last", "--embedding_dim", "64", "--seed", "3", status=2)
     assert (
         "--embedding_dim is 64: the run of --resume_training_ckpt has 128; leave it out, or start a new run." in output
     )
     assert "--seed is 3: the run of --resume_training_ckpt has 0; leave it out, or start a new run." in output
 
 
-def test_last_needs_a_checkpoint_and_passes_over_runs_without_one(door: Door) -> None:
-    output = door("--resume_training_ckpt", "last", status=2)
+def test_last_needs_a_checkpoint_and_passes_over_runs_without_one(train_command: TrainCommand) -> None:
+    output = train_command("--resume_training_ckpt", "last", status=2)
     assert output == (
-        f"--resume_training_ckpt is 'last': no run named 'default' in {door.logs}/runs has a checkpoint; leave the "
-        "flag out to start a run, or give last_or_new, which goes on where it can and starts otherwise.\n"
+        f"--resume_training_ckpt is 'last': no run named 'default' in {train_command.logs}/runs has a checkpoint; "
+        "leave the flag out to start a run, or give last_or_new, which goes on where it can and starts otherwise.\n"
     )
-    output = door("--resume_training_ckpt", "last_or_new", "--max_steps", "2")
+    output = train_command("--resume_training_ckpt", "last_or_new", "--max_steps", "2")
     assert "no checkpoint of a run named 'default' yet: starting from step 0." in output
-    first = door.run_folder
+    first = train_command.run_folder
     later = first.with_name("default_29991231-235959_abcdef")
     shutil.copytree(first, later)
     for file in (later / "checkpoints").iterdir():
         file.unlink()
-    output = door("--resume_training_ckpt", "last", "--max_steps", "3")
+    output = train_command("--resume_training_ckpt", "last", "--max_steps", "3")
     assert f"passed over, without a checkpoint: {later.name}\n" in output and f"resuming from step 2 ({first}" in output
     shutil.rmtree(first)
-    output = door("--resume_training_ckpt", "last", status=2)
+    output = train_command("--resume_training_ckpt", "last", status=2)
     assert f"has a checkpoint, only {later.name} without one; leave the flag out" in output
 
 
-def test_missing_checkpoint(door: Door) -> None:
-    output = door("--resume_training_ckpt", "nowhere.ckpt", status=2)
+def test_missing_checkpoint(train_command: TrainCommand) -> None:
+    output = train_command("--resume_training_ckpt", "nowhere.ckpt", status=2)
     assert "--resume_training_ckpt is 'nowhere.ckpt': there is no such file; give a .ckpt file, or last." in output
 
 
 @pytest.mark.parametrize("change", ["truncate", "flip"])
-def test_a_damaged_newest_checkpoint_falls_back(door: Door, change: str) -> None:
-    door("--checkpoint_every_n_steps", "3")
-    newest = door.run_folder / "checkpoints" / "step_00000006.ckpt"
+def test_a_damaged_newest_checkpoint_falls_back(train_command: TrainCommand, change: str) -> None:
+    train_command("--checkpoint_every_n_steps", "3")
+    newest = train_command.run_folder / "checkpoints" / "step_00000006.ckpt"
     content = bytearray(newest.read_bytes())
     if change == "truncate":
         content = content[: len(content) // 2]
     else:
         content[len(content) // 2] ^= 255
     newest.write_bytes(content)
-    output = door("--resume_training_ckpt", "last", "--max_steps", "7")
+    output = train_command("--resume_training_ckpt", "last", "--max_steps", "7")
     assert "warning:" in output and "step_00000006.ckpt" in output
     assert "resuming from step 3" in output

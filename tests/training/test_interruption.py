@@ -21,7 +21,7 @@ from launch.drill_runner import first_difference
 from launch.job import prepare
 from runs import RunFolder
 from runs.process import EXIT_RESUMABLE, SignalState
-from tests.conftest import ROOT, Door
+from tests.conftest import ROOT, TrainCommand
 from tests.slurm.jobs import attempts, losses
 from tests.support import warm
 from tests.training.traces import trace
@@ -87,8 +87,8 @@ EACH_STEP_NOTED = """
 
 
 @pytest.fixture
-def pieces(corpus: Path, tmp_path: Path) -> Door:
-    return Door(corpus, tmp_path / "pieces")
+def pieces(corpus: Path, tmp_path: Path) -> TrainCommand:
+    return TrainCommand(corpus, tmp_path / "pieces")
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
@@ -99,9 +99,9 @@ def validations(folder: Path) -> list[int]:
     return [row["step"] for row in metrics(folder) if "valid_loss" in row]
 
 
-def as_job(door: Door, monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
+def as_job(train_command: TrainCommand, monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
     """What a job script does first: one folder for all that is started after it."""
-    monkeypatch.setenv("EBT_JOB_RUN_DIR", str(prepare(door.command(*flags)[2:])))
+    monkeypatch.setenv("EBT_JOB_RUN_DIR", str(prepare(train_command.command(*flags)[2:])))
 
 
 PRESSED = """
@@ -116,9 +116,9 @@ PRESSED = """
 """
 
 
-def test_ctrl_c_saves_and_names_the_command_that_goes_on(pieces: Door, corpus: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_names_the_command_that_goes_on(pieces: TrainCommand, corpus: Path, tmp_path: Path) -> None:
     flags = ("--limit_train_batches", "5", "--val_check_interval", "3")
-    whole = Door(corpus, tmp_path / "whole")
+    whole = TrainCommand(corpus, tmp_path / "whole")
     whole(*flags)
     output = pieces.with_fault(PRESSED.replace("TIMES", "1"), *flags, status=130)
     assert "Ctrl-C: the state is saved before the next batch; once more ends the run at once\n" in output
@@ -132,11 +132,11 @@ def test_ctrl_c_saves_and_names_the_command_that_goes_on(pieces: Door, corpus: P
     assert first_difference(metrics(pieces.run_folder), metrics(whole.run_folder)) is None
 
 
-def test_a_second_ctrl_c_ends_at_once(door: Door) -> None:
-    output = door.with_fault(PRESSED.replace("TIMES", "2"), status=130)
+def test_a_second_ctrl_c_ends_at_once(train_command: TrainCommand) -> None:
+    output = train_command.with_fault(PRESSED.replace("TIMES", "2"), status=130)
     assert "is saved. Go on" not in output and "Traceback" not in output
-    assert not list((door.run_folder / "checkpoints").iterdir())
-    assert attempts(door.run_folder)[-1]["cause"] == "stopped by hand"
+    assert not list((train_command.run_folder / "checkpoints").iterdir())
+    assert attempts(train_command.run_folder)[-1]["cause"] == "stopped by hand"
 
 
 SLOW = """
@@ -153,10 +153,10 @@ SLOW = """
 
 
 @pytest.mark.parametrize("deaf", [False, True])
-def test_a_closed_terminal(door: Door, tmp_path: Path, deaf: bool) -> None:
+def test_a_closed_terminal(train_command: TrainCommand, tmp_path: Path, deaf: bool) -> None:
     """A lost connection saves the state; under nohup it changes nothing. All that is written then goes nowhere."""
     ready = tmp_path / "ready"
-    script = door.fault_script(SLOW.replace("READY", repr(str(ready))))
+    script = train_command.fault_script(SLOW.replace("READY", repr(str(ready))))
     master, terminal = os.openpty()
 
     def begin() -> None:
@@ -164,7 +164,7 @@ def test_a_closed_terminal(door: Door, tmp_path: Path, deaf: bool) -> None:
         fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
         signal.signal(signal.SIGHUP, signal.SIG_IGN if deaf else signal.SIG_DFL)  # whatever the tests were started with
 
-    command = door.command(script=str(script))
+    command = train_command.command(script=str(script))
     process = subprocess.Popen(command, cwd=ROOT, preexec_fn=begin, stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)
     while not ready.exists():
@@ -173,19 +173,19 @@ def test_a_closed_terminal(door: Door, tmp_path: Path, deaf: bool) -> None:
             os.read(master, 65536)
     os.close(master)
     status = process.wait(timeout=120)
-    (row,) = attempts(door.run_folder)
+    (row,) = attempts(train_command.run_folder)
     assert (status, row["cause"]) == ((0, "finished") if deaf else (EXIT_RESUMABLE, "interrupted: SIGHUP"))
-    copy = (door.run_folder / "console.log").read_text()
+    copy = (train_command.run_folder / "console.log").read_text()
     assert ("its terminal is gone (SIGHUP); step 2 is saved. Go on with:" in copy) is not deaf
 
 
 def test_a_run_in_pieces_is_the_whole_run(
-    pieces: Door, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pieces: TrainCommand, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Noise and a random number of steps make every random number count."""
     flags = ("--accumulate_grad_batches", "2", "--val_check_interval", "10")
     energy = ("--langevin_dynamics_noise", "0.1", "--randomize_mcmc_num_steps", "1")
-    pieces, whole = pieces.ebt(*energy), Door(corpus, tmp_path / "whole").ebt(*energy)
+    pieces, whole = pieces.ebt(*energy), TrainCommand(corpus, tmp_path / "whole").ebt(*energy)
     whole(*flags)
     as_job(pieces, monkeypatch, *flags)
 
@@ -227,7 +227,7 @@ def test_a_validation_that_is_run_again_stands_there_once(tmp_path: Path) -> Non
     assert metrics(tmp_path) == [{"step": 2, "valid_loss": 3.0}, {"step": 4, "train_loss": 2.0}]
 
 
-def test_two_processes_stop_at_the_same_step(pieces: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_stop_at_the_same_step(pieces: TrainCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the second of them gets the signal."""
     flags = ("--cpu_processes", "2")
     as_job(pieces, monkeypatch, *flags)
@@ -239,7 +239,7 @@ def test_two_processes_stop_at_the_same_step(pieces: Door, monkeypatch: pytest.M
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(
-    pieces: Door, monkeypatch: pytest.MonkeyPatch
+    pieces: TrainCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_job(pieces, monkeypatch)
     pieces.with_fault(AT_BATCH_5.replace("SIGUSR1", "SIGKILL"), status=-signal.SIGKILL)
@@ -251,7 +251,9 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(
     assert (finished["first_step"], finished["cause"]) == (0, "finished")
 
 
-def test_a_job_that_resumes_a_path_goes_on_from_its_own_state(pieces: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_resumes_a_path_goes_on_from_its_own_state(
+    pieces: TrainCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The checkpoint that a job names is where it starts, not where it starts over each time it is queued again."""
     pieces("--checkpoint_every_n_steps", "2", "--save_top_k_ckpts", "0", "--max_steps", "8")
     checkpoints = pieces.run_folder / "checkpoints"

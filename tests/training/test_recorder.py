@@ -18,7 +18,7 @@ from data.stream import BatchStream
 from models.language import EnergyLM
 from runs.metrics import LANGUAGE_TASK as TASK
 from runs.run import Run
-from tests.conftest import Door
+from tests.conftest import TrainCommand
 from tests.support.builders import build_model, meta_rows
 from training.cost import batch_costs, step_cost
 from training.recorder import MetricsFile
@@ -109,13 +109,15 @@ def test_a_resume_cuts_metrics_and_alarms_alike(tmp_path: Path) -> None:
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """A run that reads in order, and what its two attempts said: the first ends early with a goal out of reach, after a
     slow loader; the second has loader processes, and a goal that it meets."""
-    door = Door(corpus, tmp_path_factory.mktemp("trained") / "logs").ebt("--randomize_mcmc_num_steps", "2")
+    train_command = TrainCommand(corpus, tmp_path_factory.mktemp("trained") / "logs").ebt(
+        "--randomize_mcmc_num_steps", "2"
+    )
     flags = ("--no_shuffle", "--log_every_n_steps", "2", "--max_steps", "40", "--val_check_interval", "2")
     never_better = ("--checkpoint_monitor_mode", "max", "--early_stop", "1")  # of a loss, which falls
     unmet = ("--goal", "valid_loss<0.1")
-    first = door.with_fault(SLOW_LOADER, *flags, *never_better, *unmet, status=GOAL_UNMET)
+    first = train_command.with_fault(SLOW_LOADER, *flags, *never_better, *unmet, status=GOAL_UNMET)
     again = ("--resume_training_ckpt", "last", "--goal", "valid_loss<50", "--early_stop", "0")
-    return door.run_folder, first, door(*flags, *again, "--num_workers", "1")
+    return train_command.run_folder, first, train_command(*flags, *again, "--num_workers", "1")
 
 
 def test_a_run_ends_early_and_its_status_tells_of_the_goal(trained: tuple[Path, str, str]) -> None:

@@ -14,13 +14,13 @@ from PIL import Image
 
 from config import SettingsError, parse_command_line
 from config.record import differences
-from config.settings import all_flags
+from config.task_flags import all_flags
 from config.twin import baseline_config
 from core.errors import or_report
 from core.text import printable_lines
 from tasks.show.language import beginning
 from tasks.show.walk import Curve, Glyphs, Words, draw_descent, energy_plot, glyphs
-from tests.conftest import Door
+from tests.conftest import TrainCommand
 
 MEAN = np.array([5.0, -2.0, -3.0, -3.2, -3.3, -3.3, -3.3, -3.2, -3.1])
 CURVE = Curve(MEAN - 1, MEAN, MEAN + 1, np.linspace(5.5, 1.5, 9), truth=-1.0)
@@ -159,13 +159,15 @@ def test_a_comparison_needs_an_ebt_trained_from_scratch(flags: str, words: str) 
     assert str(problem.value) == f"--compare_baseline {words}"
 
 
-def test_the_end_of_a_run(door: Door) -> None:
-    output = door.ebt()("--max_steps", "50", "--run_name", "small", "--compare_baseline", "--log_every_n_steps", "10")
+def test_the_end_of_a_run(train_command: TrainCommand) -> None:
+    output = train_command.ebt()(
+        "--max_steps", "50", "--run_name", "small", "--compare_baseline", "--log_every_n_steps", "10"
+    )
     assert re.search(r"loss after steps 0: \d\.\d{4}, 1: \d\.\d{4}; thinking gains -?\d\.\d{4} nats per token", output)
     assert "energy by steps taken, 128 positions of held-out text" in output
     assert re.search(r"the true token has the lower energy at \d+% of \d+ held-out positions", output)
     assert re.search(r"  prompt \| \S.*\n(.*\n)*?  sample \| ", output)
-    mine, other, longer = sorted((door.logs / "runs").iterdir(), key=lambda folder: len(folder.name))
+    mine, other, longer = sorted((train_command.logs / "runs").iterdir(), key=lambda folder: len(folder.name))
     assert (mine / "energy.png").read_bytes().startswith(b"\x89PNG") and not (other / "energy.png").exists()
     for folder, name in ((other, "small-transformer++"), (longer, "small-transformer++-flops")):
         config = json.loads((folder / "config.json").read_text())
@@ -186,7 +188,7 @@ def test_the_end_of_a_run(door: Door) -> None:
     assert "valid split" not in (mine / "console.log").read_text().split("run folder")[1]
 
 
-def test_nothing_that_is_shown_can_fail_a_run(door: Door) -> None:
+def test_nothing_that_is_shown_can_fail_a_run(train_command: TrainCommand) -> None:
     fault = f"""
     import tasks.show.language, tasks.show.walk
     import training.report as report
@@ -197,15 +199,15 @@ def test_nothing_that_is_shown_can_fail_a_run(door: Door) -> None:
     tasks.show.language.sample = None
     report.TRAIN_SCRIPT = {sys.executable!r}
     """
-    output = door.ebt().with_fault(fault, "--compare_baseline")
+    output = train_command.ebt().with_fault(fault, "--compare_baseline")
     assert "could not show the descent of the energy: OSError: [Errno 28] No space left on device" in output
     assert "could not show a sample: TypeError" in output
     assert re.search(r"--compare_baseline: Transformer\+\+, equal steps, ended with status \d+: no comparison", output)
     assert "the true token has the lower energy" in output and "train on" in output
 
 
-def test_a_rehearsal_shows_nothing_and_compares_nothing(door: Door) -> None:
-    output = door.ebt()("--fast_dev_run", "--compare_baseline")
+def test_a_rehearsal_shows_nothing_and_compares_nothing(train_command: TrainCommand) -> None:
+    output = train_command.ebt()("--fast_dev_run", "--compare_baseline")
     assert "--compare_baseline: no comparison: leave out --fast_dev_run, --debug_mode and" in output
     assert "energy by steps" not in output and "sample" not in output
-    assert not list(door.run_folder.glob("*.png"))
+    assert not list(train_command.run_folder.glob("*.png"))

@@ -16,7 +16,7 @@ from config import parse_command_line
 from core.text import format_amount
 from data.language.build import language_data
 from tasks.language import TASK
-from tests.conftest import Door
+from tests.conftest import TrainCommand
 from tests.support.builders import build_model, meta_rows
 from training import plan
 from training.cost import step_cost
@@ -35,24 +35,26 @@ from training.plan import batches_of_validations
 CONFIG = parse_command_line(["--model_name", "baseline_transformer", "--model_size", "4xs", "--context_length", "64"])
 
 
-def test_plan_prints_what_the_run_will_cost(door: Door) -> None:
-    output = door("--plan", "--max_steps", "100", "--accumulate_grad_batches", "2")
+def test_plan_prints_what_the_run_will_cost(train_command: TrainCommand) -> None:
+    output = train_command("--plan", "--max_steps", "100", "--accumulate_grad_batches", "2")
     lines = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in output.splitlines() if "  " in line)
     assert lines["parameters"].startswith("263,040")
     assert lines["tokens per step"] == "256" and lines["steps"] == "100"
     assert lines["tokens to be seen"].startswith("25,600")
     words = r"about \d+:\d\d  \(estimate: steps of [\d.e-]+ s timed just now on this CPU, and 0:\d\d of validations\)"
     assert re.fullmatch(words, lines["time"])
-    assert not (door.logs / "runs").exists()
+    assert not (train_command.logs / "runs").exists()
 
 
-def test_a_run_that_does_not_fit_has_no_time(door: Door) -> None:
+def test_a_run_that_does_not_fit_has_no_time(train_command: TrainCommand) -> None:
     little_memory = """
     import psutil
     plain = psutil.virtual_memory
     psutil.virtual_memory = lambda: plain()._replace(available=1_000_000)
     """
-    assert "not known: a step with 4 rows needs more memory than is free" in door.with_fault(little_memory, "--plan")
+    assert "not known: a step with 4 rows needs more memory than is free" in train_command.with_fault(
+        little_memory, "--plan"
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,12 +125,12 @@ def test_amounts_are_readable() -> None:
     assert format_amount(3 * 2**30, "B", 1024) == "3 GB"
 
 
-def test_find_lr_suggests_a_rate_and_draws_it(door: Door) -> None:
-    output = door("--find_lr")
+def test_find_lr_suggests_a_rate_and_draws_it(train_command: TrainCommand) -> None:
+    output = train_command("--find_lr")
     rate = float(re.search(r"try --peak_learning_rate (\S+)", output).group(1))  # type: ignore[union-attr]
     assert 1e-4 < rate < 1e-2
-    assert (door.logs / "find_lr.png").stat().st_size > 5000
-    assert not (door.logs / "runs").exists()
+    assert (train_command.logs / "find_lr.png").stat().st_size > 5000
+    assert not (train_command.logs / "runs").exists()
 
 
 # The default Transformer++ as measured, every third step: it falls steepest at 6e-5, and trains well with 1.8e-3.
@@ -177,9 +179,9 @@ def test_the_suggested_rate_beats_a_tenth_and_ten_times_of_it(corpus: Path, tmp_
 @pytest.mark.parametrize(
     ("tool", "title"), [("--find_lr", "Learning rate range"), ("--find_batch_size", "Trying batch")]
 )
-def test_a_long_search_shows_how_far_it_is(door: Door, tool: str, title: str) -> None:
+def test_a_long_search_shows_how_far_it_is(train_command: TrainCommand, tool: str, title: str) -> None:
     often = "import core.progress\ncore.progress.LINE_EVERY_SECONDS = 0.01"
-    lines = [line for line in door.with_fault(often, tool).splitlines() if line.startswith(title)]
+    lines = [line for line in train_command.with_fault(often, tool).splitlines() if line.startswith(title)]
     assert len(lines) > 3 and all(re.search(r"/s(, \d+:\d\d left)?$", line) for line in lines)
     assert lines[-1].endswith(" left")
 
@@ -191,13 +193,13 @@ def test_the_rows_that_will_be_tried_are_bounded_by_time_and_memory() -> None:
     assert rows_left(trial, longest=0.5, memory=1e9) == 0
 
 
-def test_find_batch_size_tries_sizes_until_one_does_not_fit(door: Door) -> None:
+def test_find_batch_size_tries_sizes_until_one_does_not_fit(train_command: TrainCommand) -> None:
     little_memory = """
     import psutil
     plain = psutil.virtual_memory
     psutil.virtual_memory = lambda: plain()._replace(available=10_000_000)
     """
-    output = door.with_fault(little_memory, "--find_batch_size")
+    output = train_command.with_fault(little_memory, "--find_batch_size")
     assert "needs more memory than is free" in output
     assert re.search(r"largest that fits: \d+\. Smallest within 10% of the best speed: \d+\.", output)
     assert "The learning rate goes with it" in output and "square root" in output

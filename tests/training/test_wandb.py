@@ -23,7 +23,7 @@ from runs import RunFolder
 from runs.process import EXIT_RESUMABLE
 from runs.run import Run
 from runs.wandb import offline_runs
-from tests.conftest import Door
+from tests.conftest import TrainCommand
 from tests.support.reading_wandb import WandbFile
 from tests.support.wandb_server import Page, wandb_server
 from training.wandb import WandbLogger, histogram, wandb_logger
@@ -78,18 +78,20 @@ def nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPa
 
 @pytest.fixture(scope="module")
 def requeued(corpus: Path, nobody: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Requeued:
-    door = Door(corpus, tmp_path_factory.mktemp("wandb") / "logs").ebt("--wandb_watch", "--wandb_watch_log_freq", "2")
-    door.tiny.remove("--no_wandb")
+    train_command = TrainCommand(corpus, tmp_path_factory.mktemp("wandb") / "logs").ebt(
+        "--wandb_watch", "--wandb_watch_log_freq", "2"
+    )
+    train_command.tiny.remove("--no_wandb")
     flags = ("--log_gradients", "--wandb_checkpoints", "both", "--wandb_tags", "a", "b", "--wandb_project", "tests")
     with pytest.MonkeyPatch.context() as patch, wandb_server() as server:
-        folder = prepare(door.command(*flags)[2:])
+        folder = prepare(train_command.command(*flags)[2:])
         patch.setenv("EBT_JOB_RUN_DIR", str(folder))
         (folder / "job_script.slurm").write_text("#!/bin/bash\n")
-        first = door.with_fault(planted(TOLD_TO_END), *flags, status=EXIT_RESUMABLE)
+        first = train_command.with_fault(planted(TOLD_TO_END), *flags, status=EXIT_RESUMABLE)
         append_row(folder / "alarms.jsonl", {"step": 3, "kind": "plateau", "text": "It stands.", "advice": "Wait."})
         patch.setenv("WANDB_BASE_URL", server.url)
         patch.setenv("WANDB_API_KEY", 40 * "a")
-        second = door(*flags)
+        second = train_command(*flags)
         return Requeued(folder, first, second, server.pages[folder.name])
 
 
@@ -165,9 +167,9 @@ def test_a_requeue_goes_on_with_the_same_page(requeued: Requeued) -> None:
 
 
 def test_a_run_outlives_wandb(corpus: Path, tmp_path: Path, nobody: pytest.MonkeyPatch) -> None:
-    door = Door(corpus, tmp_path)
-    door.tiny.remove("--no_wandb")
-    output = door.with_fault(planted(WANDB_DIES), "--wandb_offline")
+    train_command = TrainCommand(corpus, tmp_path)
+    train_command.tiny.remove("--no_wandb")
+    output = train_command.with_fault(planted(WANDB_DIES), "--wandb_offline")
     lines = [line for line in output.splitlines() if line.startswith("W&B: ")]
     assert len(lines) == 2 and lines[0].startswith("W&B: offline, --wandb_offline; its files stay")
     assert lines[1].startswith("W&B: stopped (") and "): the run continues without it. Upload later: python" in lines[1]
@@ -177,11 +179,11 @@ def test_a_run_outlives_wandb(corpus: Path, tmp_path: Path, nobody: pytest.Monke
     assert [piece.steps for piece in offline_runs(folder)] == [None], "incomplete"
 
 
-def test_no_wandb_loads_none_of_it(door: Door) -> None:
-    output = door.with_fault(NO_MODULE, "--fast_dev_run")
+def test_no_wandb_loads_none_of_it(train_command: TrainCommand) -> None:
+    output = train_command.with_fault(NO_MODULE, "--fast_dev_run")
     assert "wandb is loaded: False" in output
-    assert not list(door.run_folder.glob("wandb*"))
-    assert (door.run_folder / "model.txt").read_text().startswith("module")
+    assert not list(train_command.run_folder.glob("wandb*"))
+    assert (train_command.run_folder / "model.txt").read_text().startswith("module")
 
 
 @pytest.mark.parametrize(

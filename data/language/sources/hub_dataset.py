@@ -90,17 +90,17 @@ class HubSource(Source):
         self.part = _choose_part(dataset, settings.dataset_name)
         self.files = _files_by_split(settings) if settings.dataset_dir is not None else None
         self.splits = tuple(name for name in SPLITS if name in (self.files or dataset.splits))
-        self.commit: str | None = None  # that the hub's files are of
+        self.commit: str | None = None  # of the hub's files, known once they are loaded
         self.by_line = False
         self.streams = False
 
     def key(self) -> str:
-        """A copy on the hub counts as unchanged: a warm start needs no network."""
+        """The hub's copy counts as unchanged, so that a run whose tokens are cached needs no network."""
         if self.files:
-            place = " ".join(f"{split} {files_key(files)}" for split, files in self.files.items())
+            location = " ".join(f"{split} {files_key(files)}" for split, files in self.files.items())
         else:
-            place = f"{self.dataset.repository} {self.dataset.revision} {self.part}"
-        return f"{place} {inspect.getsource(self.dataset.to_text)}"
+            location = f"{self.dataset.repository} {self.dataset.revision} {self.part}"
+        return f"{location} {inspect.getsource(self.dataset.to_text)}"
 
     def origin(self) -> dict[str, str]:
         if self.files:
@@ -161,7 +161,7 @@ class HubSource(Source):
             if missing := [field for field in fields if field not in example]:
                 raise UserError(
                     f"--dataset_name is {self.settings.dataset_name!r}: its examples need the field "
-                    f"{', '.join(missing)}, but have {', '.join(sorted(example))}."
+                    f"{', '.join(missing)}, but have {', '.join(sorted(example))}; give files with it."
                 )
             yield example
 
@@ -187,7 +187,8 @@ class HubSource(Source):
             return dict(load_dataset("text" if self.by_line else kinds.pop(), data_files=data_files, streaming=True))
         except Exception as error:
             raise UserError(
-                f"--dataset_dir is {self.settings.dataset_dir!r}: its files cannot be read ({first_line(error)})."
+                f"--dataset_dir is {self.settings.dataset_dir!r}: its files cannot be read ({first_line(error)}); "
+                "repair or replace them."
             ) from error
 
     def _load_from_hub(self) -> dict[str, Any]:
@@ -201,12 +202,12 @@ class HubSource(Source):
                 commit = self._commit_on_the_hub() if reachable else dataset.revision
                 if dataset.lines:
                     files = f"hf://datasets/{dataset.repository}@{commit}/{dataset.lines}"
-                    place: dict[str, Any] = {"path": "text", "data_files": files}
+                    options: dict[str, Any] = {"path": "text", "data_files": files}
                 else:
                     part = self.part and dataset.config.format(part=self.part)
-                    place = {"path": dataset.repository, "name": part, "revision": commit}
+                    options = {"path": dataset.repository, "name": part, "revision": commit}
                 loaded = {
-                    ours: load_dataset(**place, split=theirs, streaming=self.streams)
+                    ours: load_dataset(**options, split=theirs, streaming=self.streams)
                     for ours, theirs in dataset.splits.items()
                 }
         except Exception as error:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of a byte that is not UTF-8
 TEXT_ENDINGS = (".txt", ".md", ".rst", ".txt.gz", ".md.gz", ".rst.gz")
-LARGE_FILE = 1_000_000
-PIECE = (4_000, 100_000)  # smallest and largest aim
+LARGE_FILE = 1_000_000  # bytes
+PIECE = (4_000, 100_000)  # fewest and most characters after which a large file is cut
 ARROW_FILE_MAGIC = b"ARROW1"
 csv.field_size_limit(sys.maxsize)  # a field is a document here, and may be a book
 
@@ -71,10 +71,10 @@ def readable_file(file: Path) -> Iterator[None]:
         raise unreadable(file, getattr(error, "strerror", None) or error) from error
 
 
-def missing_field(place: object, field: str, fields: Iterable[str]) -> UserError:
+def missing_field(location: object, field: str, fields: Iterable[str]) -> UserError:
     """The error for a record without the field that --text_field names; `fields` are those that it has."""
     names = ", ".join(sorted(fields)) or "none"
-    return UserError(f"--text_field is {field!r}: {place} has no such field; it has {names}.")
+    return UserError(f"--text_field is {field!r}: {location} has no such field; it has {names}.")
 
 
 def unreadable(file: Path, reason: object) -> UserError:
@@ -187,18 +187,18 @@ class JsonLines(RecordFiles):
             if not line.isspace():
                 yield self._text(line, f"{file}:{number}")
 
-    def _text(self, line: str, place: str) -> str | None:
+    def _text(self, line: str, location: str) -> str | None:
         try:
             record = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
-            raise UserError(f"{place} is not JSON ({error}): each line must be one JSON object.") from error
+            raise UserError(f"{location} is not JSON ({error}): each line must be one JSON object.") from error
         if not isinstance(record, dict):
-            raise UserError(f"{place} is a JSON {type(record).__name__}: each line must be one JSON object.")
+            raise UserError(f"{location} is a JSON {type(record).__name__}: each line must be one JSON object.")
         if self.field not in record:
-            raise missing_field(place, self.field, record)
+            raise missing_field(location, self.field, record)
         if not isinstance(record[self.field], str | None):
             raise UserError(
-                f"{place}: --text_field {self.field} holds {type(record[self.field]).__name__} instead of text; "
+                f"{location}: --text_field {self.field} holds {type(record[self.field]).__name__} instead of text; "
                 "choose a field that holds text."
             )
         return record[self.field]
@@ -207,7 +207,7 @@ class JsonLines(RecordFiles):
 class Csv(RecordFiles):
     """Tables as text, the first line naming the columns, each other row a document.
 
-    The delimiter is what stands in the first line most: commas, semicolons or tabs.
+    The delimiter is the most frequent of comma, semicolon and tab in the first line.
     """
 
     endings = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -223,7 +223,7 @@ class Csv(RecordFiles):
             raise _not_csv(file, 1, error) from error
         if self.field not in names:
             raise missing_field(file, self.field, names)
-        place = names.index(self.field)
+        column = names.index(self.field)
         rows = csv.reader(handle, delimiter=delimiter, strict=True)
         while True:
             try:
@@ -233,7 +233,7 @@ class Csv(RecordFiles):
             except csv.Error as error:
                 raise _not_csv(file, rows.line_num + 1, error) from error
             if row:  # and not a blank line
-                yield row[place] if place < len(row) else None
+                yield row[column] if column < len(row) else None
 
 
 def _not_csv(file: Path, line: int, error: csv.Error) -> UserError:

@@ -1,4 +1,4 @@
-"""synthetic: random text of a fixed seed, read from nowhere; memory that grows with it too is not lost by the data."""
+"""synthetic: random text from a fixed seed, without files. If memory leaks with it too, the leak is not in reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress is a bar on a terminal and a line now and then elsewhere."""
+"""Progress: a bar on a terminal, a line from time to time elsewhere."""
 
 from __future__ import annotations
 
