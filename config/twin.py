@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from .record import flag_named, from_dict, is_used, plain_value, values_of
 from .settings import RunConfig
@@ -19,13 +19,23 @@ NOT_OF_TWIN = (
 STRETCHED = ("max_steps", "max_epochs", "warm_up_steps", "max_scheduling_steps")
 
 
-def twin_title(task: TaskFacts) -> str:
+class HasTwin(Protocol):
+    """A task, or what task.json of a run says of it."""
+
+    @property
+    def models(self) -> Mapping[str, str]: ...
+
+    @property
+    def twin(self) -> Mapping[str, Any]: ...
+
+
+def twin_title(task: HasTwin) -> str:
     """The twin's model as people call it: Transformer++."""
     name = task.twin.get("model_name")
     return "twin" if name is None else task.models[name]
 
 
-def twin_slug(task: TaskFacts, flops_ratio: float = 1.0) -> str:
+def twin_slug(task: HasTwin, flops_ratio: float = 1.0) -> str:
     """The twin in the name of a run or a file: transformer++."""
     return twin_title(task).lower().replace(" ", "-") + ("" if flops_ratio == 1 else "-flops")
 

@@ -12,6 +12,7 @@ from config import RunConfig, SettingsError
 from config.flags import flag
 from config.record import from_dict
 from config.settings import Inference
+from config.twin import twin_slug
 from core.errors import UserError
 from runs import RunFolder
 from runs.checkpoints import CheckpointError, Weights, read_checkpoint
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     import torch
 
 MAX_LISTED = 5  # runs in an error message
-TWIN_SUFFIXES = ("-transformer++", "-transformer++-flops")
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,12 @@ def find_checkpoint(flags: ModelFlags) -> Path:
     raise UserError(f"--run is {flags.run!r}: it has no checkpoint yet. {runs_hint(flags.logs_dir)}")
 
 
+def is_twin(run: Run) -> bool:
+    """Whether --compare_baseline named it."""
+    slug = twin_slug(run.task)
+    return run.name.endswith((f"-{slug}", f"-{slug}-flops"))
+
+
 def find_run(name: str | None, logs_dir: str, flag: str) -> Path:
     """The folder of a trained run by id, name or path; without a name, the newest that is not a twin."""
     if name is not None and (Path(name) / "config.json").is_file():
@@ -143,7 +149,7 @@ def find_run(name: str | None, logs_dir: str, flag: str) -> Path:
     if name is not None:
         run = match_run(runs, name)
     else:  # --compare_baseline trains the twin after the run itself
-        run = next((run for run in runs if not run.name.endswith(TWIN_SUFFIXES)), runs[0] if runs else None)
+        run = next((run for run in runs if not is_twin(run)), runs[0] if runs else None)
     if run is None:
         got = f"{flag} is {name!r}: there is no such run" if name else f"{flag} is missing: there is no run"
         raise UserError(f"{got}. {runs_hint(logs_dir)}")

@@ -46,7 +46,9 @@ class Walked(NamedTuple):
 
 
 class Space:
-    """Where a prediction y lives, and how the energy sees it. As it stands: vectors that the energy sees as they are.
+    """Where a prediction y lives, and how the energy sees it.
+
+    This class itself is for plain vectors, which the energy sees unchanged.
 
     event_dims: trailing dimensions of y that are one prediction, with one energy.
     natural_step: the step size that fits every energy of this space; None: it is fitted to the energy.

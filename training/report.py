@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from config import RunConfig
 from config.record import to_yaml, values_of
 from config.task import DEFAULT_TASK, Measure, derived, measure_of
 from config.twin import baseline_config, twin_slug, twin_title
+from core.environment import without_run
 from core.errors import or_report
 from core.files import read_rows, write_text
 from core.text import format_amount
@@ -38,11 +38,6 @@ FEWEST_STEPS = 50  # of training: there is little to see before, and showing mus
 NEAR_ZERO = 0.05  # share of the first loss that counts as memorised
 TRAIN_SCRIPT = Path(__file__).resolve().parent.parent / "train_model.py"
 NEARLY_EQUAL = 0.05  # FLOPs of a step that differ by less: one baseline serves for equal steps and equal FLOPs
-# Variables that tell a process that it belongs to this run.
-THIS_RUN = (
-    *("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *("EBT_RUN_DIR", "EBT_JOB_RUN_DIR", "EBT_LINEAGE"),
-)
 
 
 def closing_report(task: Task, config: RunConfig, folder: RunFolder, data: DataModule, training: Training) -> int:
@@ -212,8 +207,7 @@ def train_twin(name: str, twin: RunConfig, settings: Path, training: Training) -
     sys.stdout.flush()
     torch.cuda.empty_cache()
     command = [sys.executable, str(TRAIN_SCRIPT), "--config", str(settings)]
-    environment = {name: value for name, value in os.environ.items() if name not in THIS_RUN}
-    status = subprocess.run(command, env=environment).returncode
+    status = subprocess.run(command, env=without_run()).returncode
     other = RunFolder.newest(twin.logging.logs_dir, twin.run.run_name, may_begin=True)
     if status or other is None:
         print(f"--compare_baseline: {name}, ended with status {status}: no comparison", file=sys.stderr)

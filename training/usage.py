@@ -25,6 +25,7 @@ from config import RunConfig
 from config.record import values_of
 from core.cpus import own_cpus
 from core.files import append_row, read_rows, write_json
+from core.text import format_bytes
 from data.inspect import memory_growth, private_memory
 from training.recorder import Recorder, write_rows
 
@@ -398,11 +399,12 @@ def memory_verdict(rows: Sequence[Row], machine: Machine, config: RunConfig) -> 
     if free < TIGHT * limit:
         return Verdict(
             "memory",
-            f"{name} is nearly full: {amount(free)} of {amount(limit)} were left free at the least; "
+            f"{name} is nearly full: {format_bytes(free)} of {format_bytes(limit)} were left free at the least; "
             f"a smaller --batch_size_per_device (now {batch}) with more --accumulate_grad_batches makes room.",
             False,
         )
-    room = f"{name} has room: {amount(used)} at the most, and {amount(free)} of {amount(limit)} stayed free"
+    left = f"{format_bytes(free)} of {format_bytes(limit)} stayed free"
+    room = f"{name} has room: {format_bytes(used)} at the most, and {left}"
     if machine.row_bytes:
         rows_more = USABLE * free / machine.row_bytes
         larger = min(LARGEST_BATCH, 2 ** int(math.log2(batch + rows_more)))
@@ -443,10 +445,6 @@ def last_attempt(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.get("attempt") == rows[-1].get("attempt")]
 
 
-def amount(size: float) -> str:
-    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.0f} MiB"
-
-
 def stats_lines(summary: dict[str, Any]) -> Iterator[str]:
     """The lines at the end of a run: statistics, and what should change. usage.json has the rest."""
     stats = summary.get("stats", {})
@@ -456,9 +454,11 @@ def stats_lines(summary: dict[str, Any]) -> Iterator[str]:
     if "cpu_percent_mean" in stats:
         parts.append(f"CPU {stats['cpu_percent_mean']:.0f} of {100 * stats['cores']} %")
     if "memory_bytes_peak" in stats:
-        parts.append(f"memory {amount(stats['memory_bytes_peak'])} of {amount(stats['memory_limit_bytes'])}")
+        parts.append(
+            f"memory {format_bytes(stats['memory_bytes_peak'])} of {format_bytes(stats['memory_limit_bytes'])}"
+        )
     if {"gpu_percent_mean", "gpu_memory_bytes_peak", "gpu_memory_limit_bytes"} <= stats.keys():
-        memory = f"{amount(stats['gpu_memory_bytes_peak'])} of {amount(stats['gpu_memory_limit_bytes'])}"
+        memory = f"{format_bytes(stats['gpu_memory_bytes_peak'])} of {format_bytes(stats['gpu_memory_limit_bytes'])}"
         parts.append(f"GPU {stats['gpu_percent_mean']:.0f} %, its memory {memory}")
     yield f"stats       {', '.join(parts)}"
     yield from (f"!!          {verdict['text']}" for verdict in summary["verdicts"] if not verdict["good"])
