@@ -9,7 +9,7 @@ import json
 import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from pkgutil import resolve_name
@@ -219,6 +219,7 @@ class DataModule(pl.LightningDataModule):
     came from, beyond the flags.
     sample: rows of the validation split that validations during training read; the same for every batch size.
     start_batch: batches of the run that are done; the training loader begins there.
+    count_batches: gives the batches of the run that are done by now; `training` sets it.
     skipped: ranges of the stream that are not trained on, because the loss diverged there.
     """
 
@@ -247,6 +248,7 @@ class DataModule(pl.LightningDataModule):
         self.batch_size = config.trainer.batch_size_per_device
         self.sample = self._validation_sample()
         self.start_batch = 0
+        self.count_batches: Callable[[], int] = lambda: self.start_batch
         self.skipped: list[tuple[int, int]] = []
         self._check_splits()
         if config.data.no_shuffle:
@@ -335,11 +337,8 @@ class DataModule(pl.LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """The position in the stream, and what it depends on."""
-        assert self.trainer is not None
-        # `processed` and not `completed`, which Lightning counts up only after the callbacks that save checkpoints.
-        total: Any = self.trainer.fit_loop.epoch_loop.batch_progress.total
         identity = {key: value for key, (value, _) in self._stream_identity().items()}
-        return {"batches": total.processed, "skipped": self.skipped, **identity}
+        return {"batches": self.count_batches(), "skipped": self.skipped, **identity}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume after the batches that a checkpoint has seen; those to come must be the ones it would have had."""

@@ -25,6 +25,12 @@ def batches_begun(trainer: pl.Trainer) -> int:
     return trainer.fit_loop.epoch_loop.total_batch_idx + 1
 
 
+def batches_done(trainer: pl.Trainer) -> int:
+    """Training batches of the whole run that a checkpoint saved now contains."""
+    # `processed` and not `completed`, which Lightning counts up only after the callbacks that save checkpoints.
+    return trainer.fit_loop.epoch_loop.batch_progress.total.processed  # type: ignore[attr-defined]
+
+
 def has_gradient_scaler(trainer: pl.Trainer) -> bool:
     """Whether half precision skips steps whose gradient overflows."""
     return getattr(trainer.precision_plugin, "scaler", None) is not None

@@ -36,7 +36,7 @@ from training.fault_injection import fault_injector
 from training.hang_watch import HangWatch
 from training.health import AlarmContext, Alarms
 from training.interruption import InterruptionCallback
-from training.lightning import add_callbacks, add_logger, wait_for_all_processes
+from training.lightning import add_callbacks, add_logger, batches_done, wait_for_all_processes
 from training.optimizers import optimizer_and_schedule, warm_up_steps
 from training.peers import Peers
 from training.progress import Heartbeat, Progress
@@ -256,6 +256,7 @@ class Training:
         if self.wandb_logger is not None:
             add_logger(self.trainer, self.wandb_logger)
         data.trainer = self.trainer  # from here on the data counts in batches of all processes
+        data.count_batches = partial(batches_done, self.trainer)
         length = RunLength.of(config, data)
         self.trainer.val_check_interval = validation_interval(config, length.batches_per_epoch, length.batches)
         only_test, rows = config.testing.only_test, config.trainer.batch_size_per_device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 from core.errors import UserError
 from data.module import DataModule
 from tests.data.in_memory import make_data, make_store, on_rank
+from training.lightning import batches_done
 
 
 def take(loader: Any, count: int | None = None) -> list[list[list[int]]]:
@@ -254,6 +256,7 @@ def fit(folder: Path, data: DataModule, ckpt_path: Path | None = None, stop: int
         use_distributed_sampler=False,
         callbacks=[ModelCheckpoint(folder, every_n_train_steps=3, save_top_k=-1, filename="{step}"), Kill()],
     )
+    data.count_batches = partial(batches_done, trainer)
     try:
         trainer.fit(model, datamodule=data, ckpt_path=ckpt_path, weights_only=True)
     except InterruptedError:
