@@ -50,7 +50,7 @@ class Screen:
 
 @contextmanager
 def progress(title: str, unit: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """Yield advance(count, total): `count` more units are done; `total` replaces the total where it changed.
+    """Yield advance(count, total, title): `count` more units are done; the others replace those given before.
 
     total: of all units; None if it is unknown.
     """
@@ -59,7 +59,7 @@ def progress(title: str, unit: str, total: int | None = None) -> Iterator[Callab
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (
-            TextColumn(title),
+            TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn(unit + " · {task.fields[rate]}/s ·"),
@@ -67,26 +67,26 @@ def progress(title: str, unit: str, total: int | None = None) -> Iterator[Callab
         )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(title, total=total, rate="-")
-            yield lambda count, total=None: bar.update(
-                task, advance=count, total=total, rate=format_rate(bar.tasks[0].speed or 0)
+            yield lambda count, total=None, title=None: bar.update(
+                task, advance=count, total=total, description=title, rate=format_rate(bar.tasks[0].speed or 0)
             )
         return
 
     start = last = time.monotonic()
-    done = 0
+    done, whole, text = 0, total, title
 
-    def advance(count: int, new_total: int | None = None) -> None:
-        nonlocal done, last, total
-        done, total = done + count, new_total or total
+    def advance(count: int, total: int | None = None, title: str | None = None) -> None:
+        nonlocal done, last, whole, text
+        done, whole, text = done + count, total or whole, title or text
         now = time.monotonic()
         if now - last < LINE_EVERY_SECONDS:
             return
         last = now
         rate = done / (now - start)
-        if total and done <= total:
-            left = format_clock((total - done) / rate)
-            print_note(f"{title}: {done:,} of {total:,} {unit}, {format_rate(rate)}/s, {left} left")
+        if whole and 0 < done <= whole:
+            left = format_clock((whole - done) / rate)
+            print_note(f"{text}: {done:,} of {whole:,} {unit}, {format_rate(rate)}/s, {left} left")
         else:
-            print_note(f"{title}: {done:,} {unit}, {format_rate(rate)}/s")
+            print_note(f"{text}: {done:,} {unit}, {format_rate(rate)}/s")
 
     yield advance

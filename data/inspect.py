@@ -10,7 +10,8 @@ import gc
 import re
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -20,12 +21,12 @@ import numpy as np
 import psutil
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 from torch.utils.data import Dataset
 
 from config.settings import RunConfig
+from core.progress import progress
 from data.module import Batch, DataModule, Finding, RowLoader, Rows, Scan
 from data.stream import evaluation_batches
 
@@ -59,30 +60,30 @@ def inspect_data(
     def loader(rows: Dataset[Batch], num_workers: int) -> RowLoader:
         return RowLoader(rows, stream, num_workers, config.data.prefetch_factor)
 
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with bar as progress, warnings.catch_warnings():
+    num_stages = len(data.rows) + 2 + len(workers_tried)
+    with progress("Inspecting the data", "stages", num_stages) as advance, warnings.catch_warnings():
         # PyTorch's remark on more loader processes than cores; whether they help is what is measured here.
         warnings.filterwarnings("ignore", message=".*worker processes in total")
-        task = progress.add_task("starting", total=len(data.rows) + 2 + len(workers_tried))
 
-        def stage(description: str) -> None:
-            progress.update(task, description=description, advance=1)
+        @contextmanager
+        def stage(description: str) -> Iterator[None]:
+            advance(0, title=description)
             if not console.is_terminal:
                 console.print(f"{description} ...")
+            yield
+            advance(1)
 
-        scans = {}
+        scans, by_workers = {}, {}
         for name, rows in data.rows.items():
-            stage(f"reading the rows of {name}")
-            scans[name] = scan_rows(rows, data, seconds)
-        stage("watching speed and memory")
-        real = measure_loader(loader(train, workers), seconds)
-        stage("watching speed and memory with synthetic rows")
-        synthetic = measure_loader(loader(synthetic_rows, workers), seconds)
-        by_workers = {}
+            with stage(f"reading the rows of {name}"):
+                scans[name] = scan_rows(rows, data, seconds)
+        with stage("measuring speed and memory"):
+            real = measure_loader(loader(train, workers), seconds)
+        with stage("measuring speed and memory with synthetic rows"):
+            synthetic = measure_loader(loader(synthetic_rows, workers), seconds)
         for number in workers_tried:
-            stage(f"trying --num_workers {number}")
-            by_workers[number] = measure_loader(loader(train, number), seconds / 2, samples=0)
+            with stage(f"trying --num_workers {number}"):
+                by_workers[number] = measure_loader(loader(train, number), seconds / 2, samples=0)
     batch = next(iter(data.train_dataloader()))
     units = train.units(batch)
 

@@ -92,6 +92,23 @@ def test_training_knows_no_language() -> None:
     assert not named
 
 
+def test_one_file_touches_the_internals_of_lightning() -> None:
+    """A new version of Lightning is tested against that file alone."""
+    internals = re.compile(r"fit_loop|epoch_loop|batch_progress|_connector|trainer\._\w+")
+    files = [file for room in ROOMS if room != "benchmarks" for file in modules(room)]
+    assert {file.relative_to(ROOT).as_posix() for file in files if internals.search(file.read_text())} == {
+        "training/lightning.py"
+    }
+
+
+def test_there_is_one_display_of_progress() -> None:
+    words = re.compile(r"rich\.progress|tqdm|\\x1b\[2K")
+    files = [file for room in ROOMS for file in modules(room)]
+    assert {file.relative_to(ROOT).as_posix() for file in files if words.search(file.read_text())} == {
+        "core/progress.py"
+    }
+
+
 def test_only_the_language_commands_of_inference_know_language() -> None:
     words = re.compile(r"input_ids|tokenizer|\bnats\b|EnergyLM|LanguageModel|vocab")
     general = sorted((ROOT / "inference").glob("*.py"))

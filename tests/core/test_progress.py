@@ -53,5 +53,14 @@ def test_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     with progress("Tokenising", "documents", 10) as advance:
         advance(4)
         advance(6)
-        advance(0, 20)
-    assert all(words in terminal.getvalue() for words in ("Tokenising", "10/20"))
+        advance(0, 20, "Packing")
+    assert all(words in terminal.getvalue() for words in ("Tokenising", "Packing", "10/20"))
+
+
+def test_nothing_done_has_no_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A stage that is long before its first unit would divide by a rate of zero."""
+    clock = iter([0.0, 20.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    with progress("Inspecting", "stages", 8) as advance:
+        advance(0, title="reading the rows of train")
+    assert capsys.readouterr().err == "reading the rows of train: 0 stages, 0/s\n"
