@@ -1,1 +1,5 @@
-"""What every other package uses. It imports only the standard library, and rich inside functions."""
+"""What every room uses: errors, text, files, progress, commands, environment variables.
+
+It needs the standard library alone; rich is imported inside functions.
+May import: no other room.
+"""

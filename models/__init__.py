@@ -4,4 +4,6 @@ tasks' own models (language)     what is observed, predicted and judged; a subcl
 energy_model, walk, spaces       training and evaluation of predictions that walk down an energy, in any space
 transformer, energy_transformer  networks
 layers/                          their parts, with input gradients as formulas
+
+May import: core.
 """

@@ -5,6 +5,7 @@ process among those of the run), metrics (what its columns mean), wandb and noti
 Reading: run (one folder and its state), index (all folders, cached), query (--where), compare (which numbers may be
 compared), and the commands of `python -m runs`: list, summary (show), diff, journal, rerun, manage, metrics (export),
 pages/ and wandb (sync).
+May import: core, config.
 """
 
 from runs.folder import RunError, RunFolder

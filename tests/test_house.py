@@ -86,6 +86,14 @@ def test_imports_run_one_way(room: str) -> None:
         assert not wrong, f"{file} imports {wrong}, which {room} does without"
 
 
+@pytest.mark.parametrize("room", [room for room in ROOMS if room not in ("tasks", "train_model")])
+def test_a_room_says_what_it_may_import(room: str) -> None:
+    allowed = ROOMS[room]
+    docstring = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())) or ""
+    rooms = "any room" if allowed is None else ", ".join(name for name in ROOMS if name in allowed) or "no other room"
+    assert docstring.splitlines()[-1:] == [f"May import: {rooms}."]
+
+
 def test_training_knows_no_language() -> None:
     words = re.compile(r"input_ids|tokenizer|\bnats\b|bits_per_byte|vocab")
     named = {file.name: matches for file in modules("training") if (matches := words.findall(file.read_text()))}

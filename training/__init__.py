@@ -6,4 +6,5 @@ While it runs: `recorder` measures, `divergence` and `health` judge, `checkpoint
 `hang_watch` end it, `progress`, `usage` and `wandb` show it; `debugging` has the callbacks of debugging flags,
 `fault_injection` those of drills.
 After it: `report`. `lightning` is the only file that touches Lightning's internals.
+May import: core, config, data, models, runs, tasks.
 """

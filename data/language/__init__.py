@@ -1,0 +1,1 @@
+"""Text to rows of tokens: sources (datasets), tokenizers, store and cache (tokenised splits), rows, and build (all)."""

@@ -1,0 +1,1 @@
+"""Parts of a transformer; each layer has its forward pass and its input gradient, which `analytic` joins."""
