@@ -1,4 +1,4 @@
-"""`python -m runs list` over ten thousand runs: from the index, and with the index made anew."""
+"""`python -m runs list` over ten thousand runs: from the index, and with the index rebuilt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(runs: int = RUNS, tries: int = 3) -> list[Measurement]:
         all_runs, query = (best_seconds(call, tries) for call in (list_runs, partial(list_runs, *QUERY)))
     note = f"{runs:,} runs of {ROWS} rows; whole process"
     return [
-        Measurement("runs list, index made anew", first, "s", note),
+        Measurement("runs list, index rebuilt", first, "s", note),
         Measurement("runs list", all_runs, "s", f"best of {tries}; {note}"),
         Measurement("runs list --where --sort", query, "s", f"best of {tries}; {note}"),
     ]

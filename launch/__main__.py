@@ -1,4 +1,4 @@
-"""`python -m launch COMMAND`: submit runs, watch them, and take care of them."""
+"""`python -m launch COMMAND`: submit, monitor and control runs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ COMMANDS = {
     "submit": ("launch.submit:submit", "[JOB_SCRIPT] [flags]", "submit a run through submitit: Slurm, or this machine"),
     "sweep": ("launch.sweep:sweep", "FILE", "submit many runs from a YAML or CSV file; again submits what is left"),
     "queue": ("launch.queue:queue", "FILE", "run a list of jobs one after another on this machine"),
-    "status": ("launch.status:status", "[RUN…]", "where every run stands"),
+    "status": ("launch.status:status", "[RUN…]", "the state and progress of every run"),
     "why": ("launch.why:why", "RUN", "what happened to a run, in words"),
     "logs": ("launch.logs:logs", "RUN [-f]", "a run's log across its attempts"),
-    "cancel": ("launch.control:cancel", "RUN…", "end runs for good"),
+    "cancel": ("launch.control:cancel", "RUN…", "end runs; they are not queued again"),
     "requeue": ("launch.control:requeue", "RUN…", "put runs back into the queue; they resume from their last state"),
     "resubmit": (
         "launch.control:resubmit",

@@ -68,7 +68,7 @@ def for_each(runs: list[Run], jobs: SlurmJobs, act: Callable[[Run, SlurmJobs], s
 
 
 def cancel(argv: list[str]) -> int:
-    purpose = "End runs for good: a running one saves its state first, a waiting one leaves the queue."
+    purpose = "End runs, not to be queued again: a running one saves its state first, a waiting one leaves the queue."
     runs, jobs = selected_runs(run_parser("cancel", purpose).parse_args(argv))
     status = for_each(runs, jobs, cancel_one)
     wait_for_ends([run for run in runs if Run(run.path).submission.get("state") == "cancelled"])
@@ -96,7 +96,7 @@ def cancel_one(run: Run, jobs: SlurmJobs) -> str:
             os.kill(process, signal.SIGTERM)
         except ProcessLookupError:
             return f"process {process} of this machine ended by itself just now; the run is noted as cancelled."
-        return f"process {process} of this machine was told to save its state and end."
+        return f"process {process} of this machine got a signal to save its state and end."
     if status.state not in ACTIVE and status.state not in ("lost", "interrupted"):
         return f"nothing to cancel: it is {status}."
     if run.job_name is not None and not jobs.covers(run):

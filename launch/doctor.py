@@ -133,7 +133,7 @@ def check_files(logs: Path) -> list[Finding]:
     except OSError as error:
         advice = "choose a folder that you can write to, with --logs_dir"
         return [Finding("log folder", "fails", f"{logs} cannot be written to ({error.strerror})", advice)]
-    by_files = "none of this file system; files that name their process stand for them, and are respected"
+    by_files = "none of this file system; files that name their process are used instead, and are respected"
     no_lock = "two processes could write into one run; put --logs_dir on another file system"
     return [
         Finding("log folder", "ok", str(logs)),
@@ -182,8 +182,11 @@ def header_text(values: dict[str, Any]) -> str:
     if values["gpus"]:
         lines += ["# GPUs of each machine: remove one # to ask for them.", f"##SBATCH --gres={values['gpus']}"]
     lines += ["# CPU cores for each process.", f"#SBATCH --cpus-per-task={values['cores']}"]
-    lines += ["# How long it may run at a time; it goes on in the next attempt.", f"#SBATCH --time={clock}"]
-    lines += ["# How many seconds before that limit it is told to save its state.", f"#SBATCH --signal=USR1@{lead}"]
+    lines += ["# How long it may run at a time; it resumes in the next attempt.", f"#SBATCH --time={clock}"]
+    lines += [
+        "# How many seconds before that limit it gets a signal to save its state.",
+        f"#SBATCH --signal=USR1@{lead}",
+    ]
     if values["requeue"]:
         lines += ["# It may be put back into the queue.", "#SBATCH --requeue"]
     else:
@@ -362,7 +365,7 @@ def check_cpus(probe_job: ProbeJob, processes: list[dict[str, Any]]) -> Finding:
     requested, bound = processes[0]["requested_cpus"], min(process["bound_cpus"] for process in processes)
     used, threads = min(process["usable_cpus"] for process in processes), processes[0]["threads"]
     inherits = (
-        "srun inherits them" if inherited and min(inherited) >= requested else "srun is told, as it inherits fewer"
+        "srun inherits them" if inherited and min(inherited) >= requested else "given to srun, which inherits fewer"
     )
     where = f"bound to {bound}" if bound <= requested else f"not bound (to {bound} of the node)"
     message = f"{requested} asked for, {where}, {threads or used} used by each process; {inherits}"

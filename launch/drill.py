@@ -240,7 +240,7 @@ def check_case(case: DrillCase, run: Run | None, reference: Run | None, problem:
     first, last = attempts[0], attempts[-1]
     if case.restarted_by == "nobody":
         if len(attempts) > 1:
-            return f"it went on after it was cancelled: {len(attempts)} attempts"
+            return f"it continued after it was cancelled: {len(attempts)} attempts"
     elif len(attempts) == 1:
         return f"it did not resume: {problem or first.get('cause', 'the cause is unknown')}"
     elif last.get("cause") != "finished":

@@ -288,7 +288,7 @@ def phase(state: str, interrupted: bool, ended: bool) -> str:
     if state in ("PENDING", ""):
         return "waits to resume" if interrupted else "waits in the queue"
     if state in ("RUNNING", "CONFIGURING"):
-        return "resumes" if ended else "is told to end" if interrupted else "trains"
+        return "resumes" if ended else "is stopping" if interrupted else "trains"
     return "ends"
 
 
@@ -332,7 +332,7 @@ def first_difference(
 ) -> str | None:
     """The first difference between the metrics of a run and of the uninterrupted one, in words; None if there is none.
 
-    until: the last step of a run that was ended for good.
+    until: the last step of a run that is not resumed.
     """
     actual, repeated = compared_rows(rows)
     expected, _ = compared_rows(reference)

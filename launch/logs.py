@@ -133,7 +133,7 @@ def logs(argv: list[str]) -> int:
     if options.attempt is not None:
         segments = segments_of(log, run, segments, options.attempt)
     if not segments and not options.follow:
-        raise UserError(f"{run.run_id} has no log yet: python -m launch why {run.run_id} says where it stands.")
+        raise UserError(f"{run.run_id} has no log yet: python -m launch why {run.run_id} shows its state.")
     limit = options.lines if options.lines is not None else FOLLOW_LINES if options.follow else None
     lines = [line for segment in segments for line in [segment_title(log, run, segment), *segment.lines]]
     rest = [] if options.follow else [line for file in log.files.values() for line in file.rest()]

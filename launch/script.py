@@ -165,7 +165,7 @@ def job_script(
     header: Header | None, script: str, text: str, flags: list[str], run: Path, environment: list[str]
 ) -> str:
     """The job script of a run. script: its path in the snapshot. text: its content. run: the run's folder."""
-    title = f"{format_value(script)}, kept with its run: the run goes on when this is submitted again."
+    title = f"{format_value(script)}, as this run has it: submitted again, it resumes the run."
     options: list[tuple[str, list[str]]] = []
     if header:
         log = f'--output="{quote_for_slurm(str(run))}/slurm-%j.log"'

@@ -145,7 +145,7 @@ class Submission:
             self.try_save_state("held", error=str(error))
             advice = f"python -m launch cancel {shlex.quote(self.run.name)} takes it back"
             if not isinstance(error, SlurmRefused):  # Slurm was not reached
-                advice = f"scontrol release {job} lets it go"
+                advice = f"scontrol release {job} releases it"
             raise UserError(f"{error}. Job {job} is held: {advice}.") from None
         self.try_save_state("released")
         return job

@@ -23,7 +23,7 @@ from runs.slurm import parse_duration, run_slurm, scontrol_show
 ERROR_LINES = 12
 CAUSES = {
     "finished": "finished",
-    "interrupted: SIGTERM": "was told to end (SIGTERM: preempted, requeued or cancelled) and saved its state",
+    "interrupted: SIGTERM": "got SIGTERM (preempted, requeued or cancelled) and saved its state",
     "time limit": "came near its time limit",
     "preempted": "was preempted by a more urgent job",
     "requeued": "was put back into the queue",
@@ -50,11 +50,11 @@ REASONS = {
     "Resources": "it is the next, as soon as enough nodes, GPUs or memory are free",
     "Dependency": "another job has to end first",
     "DependencyNeverSatisfied": "the job it depends on did not end as it had to, so it will never start",
-    "JobHeldUser": "it is held; python -m launch requeue RUN lets it go",
+    "JobHeldUser": "it is held; python -m launch requeue RUN releases it",
     "JobHeldAdmin": "an administrator holds it, and only they can release it",
     "JobHoldMaxRequeue": "it was queued again too often, and Slurm holds it: look at its log before you release it",
     "launch failed requeued held": "a node could not start it (often its prolog failed), and Slurm holds it",
-    "job requeued in held state": "it was queued again and held; python -m launch requeue RUN lets it go",
+    "job requeued in held state": "it was queued again and held; python -m launch requeue RUN releases it",
     "BeginTime": "its time to begin has not come; a job that was queued again waits a minute or two",
     "PartitionTimeLimit": "it asks for more time than the partition gives: lower --time in its header",
     "PartitionNodeLimit": "it asks for more nodes than the partition gives, or than are up: lower --nodes",

@@ -16,7 +16,7 @@ COMMANDS = {
     "todo": ("runs.journal:todo", "", "what was left to do or to try"),
     "rerun": ("runs.rerun:rerun", "RUN [--set flag=value]", "the same settings again as a new run"),
     "tag": ("runs.manage:tag", "RUN TAG…", "mark a run"),
-    "archive": ("runs.manage:archive", "RUN…", "put runs out of sight"),
+    "archive": ("runs.manage:archive", "RUN…", "hide runs from list and best"),
     "rm": ("runs.manage:remove", "RUN…", "delete runs; asks first"),
     "export": ("runs.metrics:export", "RUN", "metrics as CSV, a row an epoch or every row"),
     "page": ("runs.pages:page", "", "write logs/index.html, where runs are compared in a browser"),

@@ -63,7 +63,9 @@ class Attempt:
     def record_signal(self, name: str) -> None:
         """Record a signal as it comes, in case the process is killed before it has saved its state."""
         with suppress(OSError):
-            append_row(self.folder.attempts, {"attempt": self.number, "signal": name, "told": stamp(time.time())})
+            append_row(
+                self.folder.attempts, {"attempt": self.number, "signal": name, "signal_time": stamp(time.time())}
+            )
 
     def end(self, step: int | None, cause: str) -> None:
         """Record the end, once. step: the last one; None where the caller does not know it."""

@@ -151,7 +151,7 @@ class RunFolder:
         others = f", only {', '.join(without_checkpoint)} without one" if without_checkpoint else ""
         raise RunError(
             f"--resume_training_ckpt is 'last': no run named {run_name!r} in {logs_dir}/runs has a checkpoint{others}; "
-            "leave the flag out to start a run, or give last_or_new, which goes on where it can and starts otherwise."
+            "leave the flag out to start a run, or give last_or_new, which resumes where it can and else starts a run."
         )
 
     def lock(self) -> None:

@@ -1,7 +1,7 @@
 """All runs of a logs folder, cached in logs/index.sqlite so that ten thousand of them answer at once.
 
-The folders are the truth. A run whose files changed is read again, its metrics from where they were read to before. A
-database that is missing, damaged, locked or not writable only costs time; it may be deleted.
+The folders are authoritative. A run whose files changed is read again, its metrics from where they were read to before.
+A database that is missing, damaged, locked or not writable only costs time; it may be deleted.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ WATCHED = (
 )
 MISSING = object()
 Each = TypeVar("Each")
-VERSION = 3  # of the tables and of what stands in them; a database of another version is made again
+VERSION = 3  # of the tables and their content; a database of another version is made again
 TIMEOUT_SECONDS = 3.0  # to wait for another process that writes the database
-# Errors SQLITE_X… by which the file is whole, but somebody has it, or it is out of reach.
+# Errors SQLITE_X… of a file that is not damaged, but locked or not reachable.
 TRANSIENT_ERRORS = ("BUSY", "LOCKED", "READONLY", "CANTOPEN", "IOERR", "PERM", "FULL", "PROTOCOL")
 TABLES = """
 CREATE TABLE runs (folder BLOB PRIMARY KEY, stamps TEXT, facts TEXT, groups TEXT, task TEXT, read TEXT, last TEXT,
@@ -283,7 +283,7 @@ FIELDS: dict[str, Callable[[IndexedRun], Any]] = {
 
 
 def select_runs(records: Iterable[IndexedRun], where: Expression | None, archived: bool = False) -> list[IndexedRun]:
-    """The runs that fit; those put out of sight only if asked for."""
+    """The runs that fit; archived ones only if they are requested."""
     return [
         record
         for record in records

@@ -36,7 +36,7 @@ def list_runs(argv: list[str], newest: int = NEWEST) -> int:
     parser.add_argument("--columns", metavar="A,B", help="what to show; default: what tells the runs apart")
     parser.add_argument("--limit", type=int, metavar="N", help=f"how many [{newest}; all with --json and --csv]")
     parser.add_argument("--all", action="store_true", help="every run, however many")
-    parser.add_argument("--archived", action="store_true", help="those put out of sight as well")
+    parser.add_argument("--archived", action="store_true", help="archived runs too")
     parser.add_argument("--json", action="store_true", help="as JSON, with everything known unless --columns is given")
     parser.add_argument("--csv", action="store_true", help="as CSV")
     options = parser.parse_args(join_sort_argument(argv))

@@ -30,7 +30,7 @@ UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 HEARTBEAT_SECONDS = 5.0  # between heartbeats
 SILENCE_SECONDS = 60.0  # without a heartbeat, after which a process of another machine counts as dead
 NO_LOCKS = "this file system has no locks"
-LOST = "{}: another process took this run's lock, as this one gave no sign of life: it ends here.\n"
+LOST = "{}: another process took this run's lock, as this one wrote no heartbeat: it ends here.\n"
 OwnerRecord = dict[str, Any]
 
 
@@ -121,7 +121,7 @@ def lack_of_locks(folder: Path) -> OSError | None:
 
 @cache
 def warn_once(folder: Path, reason: str) -> None:
-    print(f"{folder}: {NO_LOCKS} ({reason}): a file that names its process stands for one.", file=sys.stderr)
+    print(f"{folder}: {NO_LOCKS} ({reason}): a file that names its process is used instead.", file=sys.stderr)
 
 
 def create_owner_file(owner: Path, record: OwnerRecord) -> bool:
@@ -152,7 +152,7 @@ def is_holder_alive(owner: Path, record: OwnerRecord, silence_seconds: float = S
         return False  # of this job, before it was queued again
     first, deadline = last_heartbeat(owner), time.monotonic() + silence_seconds
     host = record.get("host", "another machine")
-    words = f"waiting up to {silence_seconds:.0f} s for a sign of life"
+    words = f"waiting up to {silence_seconds:.0f} s for its heartbeat"
     print(f"{owner} is of {host}: {words}", file=sys.stderr, flush=True)
     while time.monotonic() < deadline:
         time.sleep(min(1.0, silence_seconds / 10))
@@ -171,7 +171,7 @@ def last_heartbeat(owner: Path) -> int:
 
 
 def remove_stale(owner: Path, record: OwnerRecord) -> None:
-    """Remove the file of a dead process, and nobody else's who came in between."""
+    """Remove the file of a dead process, unless another process has replaced it meanwhile."""
     aside = owner.with_name(f"{owner.name}.{secrets.token_hex(4)}")
     with suppress(OSError):
         os.rename(owner, aside)

@@ -1,4 +1,4 @@
-"""`python -m runs tag`, `archive` and `rm`: mark runs, put them out of sight, delete them."""
+"""`python -m runs tag`, `archive` and `rm`: mark runs, hide them, delete them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tag(argv: list[str]) -> int:
 
 def archive(argv: list[str]) -> int:
     """`python -m runs archive`"""
-    parser = CommandParser("python -m runs archive", "Put runs out of sight of list and best; nothing is deleted.")
+    parser = CommandParser("python -m runs archive", "Hide runs from list and best; nothing is deleted.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--undo", action="store_true", help="bring them back")
     options = parser.parse_intermixed_args(argv)
@@ -111,7 +111,7 @@ def confirm_deletion(runs: list[Run]) -> bool:
         print(f"  {format_value(run.run_id)}: {run.state}, {size_of(run.path) / 1e6:,.1f} MB")
     many = "this run" if len(runs) == 1 else f"these {len(runs)} runs"
     try:
-        return input(f"Delete {many} for good? [y/N] ").strip().lower() in ("y", "yes")
+        return input(f"Delete {many} permanently? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
         return False
 

@@ -58,7 +58,7 @@ class Notifier:
         self.target = target_of(mark)
         if mark and self.target is None:
             print(
-                f"warning: --notify {mark}: the rest is not kept with the run, so nobody is told; export {NOTIFY}, "
+                f"warning: --notify {mark}: the rest is not kept with the run, so no message is sent; export {NOTIFY}, "
                 "or give --notify again.",
                 file=sys.stderr,
             )
@@ -104,7 +104,7 @@ class Notifier:
             if problem is None:
                 return
             time.sleep(pause)
-        print(f"--notify {mark_of(target)}: {problem}; nobody was told: {notice['text']}", file=sys.stderr)
+        print(f"--notify {mark_of(target)}: {problem}; the message was not sent: {notice['text']}", file=sys.stderr)
 
 
 def post(url: str, notice: dict[str, Any], timeout: float) -> str | None:

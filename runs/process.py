@@ -26,7 +26,7 @@ EXIT_RESUMABLE = 75  # exit status of a run that the same command resumes
 EXIT_BY_HAND = 130  # exit status of a run that a person stopped
 MEANING = {
     signal.SIGUSR1: "the time limit is near (SIGUSR1)",
-    signal.SIGTERM: "it was told to end (SIGTERM)",
+    signal.SIGTERM: "it got SIGTERM",
     signal.SIGHUP: "its terminal is gone (SIGHUP)",
     signal.SIGINT: "it was stopped by hand (Ctrl-C)",
 }
@@ -81,7 +81,7 @@ class SignalState:
     @property
     def why(self) -> str:
         """A clause for messages: why the run ends."""
-        return MEANING[self.received] if self.received is not None else "another of its processes was told to end"
+        return MEANING[self.received] if self.received is not None else "another of its processes got a signal"
 
 
 signals = SignalState()
@@ -134,7 +134,7 @@ class CopiedStream:
         self._on_terminal(self._stream.flush)
 
     def _on_terminal(self, show: Callable[[], Any]) -> Any:
-        """Write to the wrapped stream; where its terminal is gone, the stream becomes /dev/null and the run goes on."""
+        """Write to the wrapped stream; where its terminal is gone, it becomes /dev/null and the run continues."""
         try:
             return show()
         except OSError as error:

@@ -30,7 +30,7 @@ SIGNS = ("=", "!=", "<", "<=", ">", ">=", "~")
 
 @dataclass(frozen=True)
 class Comparison:
-    """field sign value. span: where it stands in the text; not part of its equality."""
+    """field sign value. span: its position in the text; not part of its equality."""
 
     field: str
     sign: str
@@ -278,7 +278,7 @@ class Parser:
 
 
 def value_of_token(token: Token) -> Plain:
-    """What stands in quotes is a text; otherwise it may be a number or true, false, none."""
+    """A value in quotes is a text; otherwise it may be a number or true, false, none."""
     if token.kind == "word":
         if token.text.lower() in LITERALS:
             return LITERALS[token.text.lower()]

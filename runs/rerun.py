@@ -64,7 +64,7 @@ def read_set(words: Sequence[str], flags: FlagSet) -> dict[str, Any]:
     for name, value in read_changes(words).items():
         if name in ("config", "resume_training_ckpt"):
             raise UserError(
-                f"--set is {format_value(f'{name}={value}')}: a new run begins anew, with its parent's "
+                f"--set is {format_value(f'{name}={value}')}: a new run starts at step 0 with its parent's "
                 "settings; leave it out."
             )
         flag = flags.names.get(name)

@@ -142,7 +142,7 @@ def slurm_job() -> dict[str, Any]:
 
 
 def job_name(job: dict[str, Any]) -> str | None:
-    """Slurm's name of a job: 17, or 17_3 for a task of an array, whose number alone would stand for all tasks."""
+    """Slurm's name of a job: 17, or 17_3 for a task of an array, whose number alone would name all tasks."""
     return f"{job['array_job']}_{job['array_task']}" if "array_job" in job else job.get("job")
 
 
@@ -152,7 +152,7 @@ def job_name(job: dict[str, Any]) -> str | None:
 def warning_seconds(script: str) -> int | None:
     """Seconds of warning before the time limit that a job script asks for; None where it asks for none.
 
-    `sbatch --signal` on the command line wins over the script, and nothing in the job tells of it.
+    `sbatch --signal` on the command line wins over the script, and the job cannot see that.
     """
     option = os.environ.get("SBATCH_SIGNAL") or next(reversed(SIGNAL_OPTION.findall(script)), "")
     match = SIGNAL.fullmatch(option)

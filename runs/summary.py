@@ -275,7 +275,7 @@ def comparison(record: IndexedRun, against: IndexedRun | None, validations: Sequ
     better = "better" if sign * mine < sign * its else "worse"
     return [
         f"At {step} its {title} {mine_text} is {better} than that of {other} ({its_text}) by {gap}; "
-        "with one seed each nobody knows how much of it is chance."
+        "with one seed each it is not known how much of this is chance."
     ]
 
 

@@ -211,7 +211,7 @@ def find_lr(task: Task, config: RunConfig, data: DataModule, model: Model, pictu
 
 
 def suggest(rates: list[float], smooth: list[float]) -> tuple[float, float]:
-    """The last rate before the smoothed loss rises for good, and the rate to train with.
+    """The last rate before the smoothed loss rises and does not fall again, and the rate to train with.
 
     The steepest point is not used: the loss falls steepest early, at any rate, and training at that rate is slow.
     """

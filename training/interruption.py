@@ -30,10 +30,10 @@ class Interrupted(RunStopped):
     def __init__(self, step: int, folder: RunFolder) -> None:
         by_hand = signals.received is signal.SIGINT
         if JOB_RUN_DIR in os.environ and not by_hand:  # Ctrl-C: nothing starts it again
-            how = ", and the job goes on from there when it is queued again."
+            how = ", and the job resumes from there when it is queued again."
         else:
             saved = str(folder.checkpoints / "last.ckpt")
-            how = f". Go on with:\n  python train_model.py --resume_training_ckpt {shlex.quote(saved)}"
+            how = f". Resume with:\n  python train_model.py --resume_training_ckpt {shlex.quote(saved)}"
         super().__init__(f"{signals.why}; step {step} is saved{how}")
         self.cause = signals.cause
         self.status = EXIT_BY_HAND if by_hand else EXIT_RESUMABLE

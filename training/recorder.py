@@ -136,7 +136,7 @@ class Recorder(pl.Callback):
         self.first_loss = math.nan
         self.last_loss = math.nan
         self.results: dict[str, dict[str, float]] = {}  # of the last evaluation, by split
-        self.clock = 0.0  # time up to which `seconds` counts; 0: after a validation, with the next batch anew
+        self.clock = 0.0  # time up to which `seconds` counts; 0: after a validation, from the next batch on
         self.loader_clock = 0.0  # the loader's seconds of waiting up to which `waited` counts
         self.interval = (0, 0.0, 0.0)  # units, seconds and seconds waited at the last row
 

@@ -88,5 +88,5 @@ class Launcher(Checkout):
 def wait(what: str, condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < deadline, f"waited for {what} in vain"
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
         time.sleep(0.05)

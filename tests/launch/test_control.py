@@ -117,7 +117,7 @@ def test_a_process_of_this_machine(logs: Path, holder: Any, capsys: pytest.Captu
     process = holder(run)
     assert Run(run).state == "running" and Run(run).holder == process.pid
     output = output_of(capsys, logs, "cancel", "one")
-    assert output == f"{run.name}: process {process.pid} of this machine was told to save its state and end.\n"
+    assert output == f"{run.name}: process {process.pid} of this machine got a signal to save its state and end.\n"
     assert process.wait(10) == 75
     assert Run(run).attempts[0]["cause"] == "cancelled" and Run(run).state == "cancelled"
 

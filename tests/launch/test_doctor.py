@@ -214,7 +214,7 @@ def test_network_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cores(tmp_path: Path) -> None:
     probe_job: Any = type("ProbeJob", (), {"work_dir": tmp_path})
     (tmp_path / "inherited-0").write_text("1\n")
-    words = "2 asked for, bound to 2, 2 used by each process; srun is told, as it inherits fewer"
+    words = "2 asked for, bound to 2, 2 used by each process; given to srun, which inherits fewer"
     assert check_cpus(probe_job, [PROCESS]) == Finding("CPUs", "ok", words, check_cpus(probe_job, [PROCESS]).advice)
     unbound = check_cpus(probe_job, [{**PROCESS, "bound_cpus": 64}])
     assert unbound.verdict == "ok" and "not bound (to 64 of the node), 2 used" in unbound.message

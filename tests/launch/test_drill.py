@@ -58,7 +58,7 @@ for step in range(saved, 12):
         cause = {signal.SIGUSR1: "time limit", signal.SIGINT: "stopped by hand"}.get(signals[0], cause)
         append_row(run / "attempts.jsonl", {"attempt": 1, "end": "x", "cause": cause, "steps_lost": 0})
         if by_hand:
-            print(f"Go on with:\\n  python train_model.py --resume_training_ckpt {run}/checkpoints/last.ckpt")
+            print(f"Resume with:\\n  python train_model.py --resume_training_ckpt {run}/checkpoints/last.ckpt")
         sys.exit(130 if by_hand else 75)
     if step == 5:
         (run / "checkpoints" / "step_00000005.ckpt").touch()
@@ -228,7 +228,7 @@ LIMIT, PREEMPTED, _, _, _, _, _, NODE, _, CANCELLED = CASES
         (NODE, [{**TOLD, "cause": "node failure", "steps_lost": 2}, DONE], None),
         (NODE, [{**TOLD, "cause": "node failure", "steps_lost": 3}, DONE], "it lost 3 steps and may lose 2"),
         (CANCELLED, [{**TOLD, "cause": "cancelled"}], None),
-        (CANCELLED, [{**TOLD, "cause": "cancelled"}, DONE], "it went on after it was cancelled: 2 attempts"),
+        (CANCELLED, [{**TOLD, "cause": "cancelled"}, DONE], "it continued after it was cancelled: 2 attempts"),
         (REFERENCE, [DONE], None),
         (REFERENCE, [TOLD], "it did not finish"),
     ],

@@ -283,7 +283,7 @@ def test_sbatch_itself_has_the_last_word(checkout: Checkout, reason: str, senten
     ("complaint", "advice"),
     [
         ("Access denied", "takes it back."),
-        ("Unable to contact slurm controller", "scontrol release 7 lets it go."),
+        ("Unable to contact slurm controller", "scontrol release 7 releases it."),
     ],
 )
 def test_a_job_that_cannot_be_released(checkout: Checkout, complaint: str, advice: str) -> None:

@@ -31,7 +31,7 @@ def note(attempt, **more):
 def end(cause, status):
     note(attempt, end="x", cause=cause, steps_lost=step - saved, last_step=step)
     if status == 130:
-        print(f"Go on with:\\n  python train_model.py --resume_training_ckpt {run}/checkpoints/last.ckpt")
+        print(f"Resume with:\\n  python train_model.py --resume_training_ckpt {run}/checkpoints/last.ckpt")
     sys.exit(status)
 if earlier and "end" not in earlier[-1]:
     note(earlier[-1]["attempt"], end="x", cause="killed", steps_lost=len(read_rows(run / "metrics.jsonl")) - saved)

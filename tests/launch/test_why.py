@@ -53,7 +53,7 @@ def test_each_attempt_is_a_sentence(logs: Path, programs: Programs, capsys: pyte
         ("ReqNodeNotAvail, UnavailableNodes:n[1-2]", "nodes that it needs are down, drained or reserved"),
         ("launch failed requeued held", "a node could not start it (often its prolog failed), and Slurm holds it"),
         ("Nodes required for job are DOWN, DRAINED or reserved for jobs in", "nodes that it needs are down, drained"),
-        ("JobHeldUser", "it is held; python -m launch requeue RUN lets it go"),
+        ("JobHeldUser", "it is held; python -m launch requeue RUN releases it"),
         ("BeginTime", "its time to begin has not come"),
         ("PartitionTimeLimit", "it asks for more time than the partition gives: lower --time"),
         ("DependencyNeverSatisfied", "the job it depends on did not end as it had to, so it will never start"),

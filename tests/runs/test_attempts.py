@@ -210,7 +210,7 @@ def test_a_signal_is_on_record_at_once(folder: RunFolder) -> None:
         assert signals.on_signal is not None
         signals.on_signal("SIGTERM")
         row = merge_attempts(read_rows(folder.attempts))[0]
-        assert row["signal"] == "SIGTERM" and row["told"] >= row["start"] and "end" not in row
+        assert row["signal"] == "SIGTERM" and row["signal_time"] >= row["start"] and "end" not in row
 
 
 @given(st.integers(0, 9), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))

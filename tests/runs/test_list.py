@@ -204,7 +204,7 @@ def test_a_run_is_told_from_its_parent_or_the_nearest_earlier_run(logs: Path) ->
     assert words.takeaways == [
         "Its best validation was at step 20; since then it got worse by 0.05.",
         "At step 30 its validation loss 1.6500 is better than that of timed_20260102-120000_02abcd (1.9000) by 0.25; "
-        "with one seed each nobody knows how much of it is chance.",
+        "with one seed each it is not known how much of this is chance.",
         "Thinking helped: the loss fell by 0.2 nats from the first step of the descent to the last.",
         "An alarm: plateau.",
         "Starved by the loader.",
@@ -246,7 +246,7 @@ def verdict(logs: Path, *flags: str, mine: list[dict[str, float]], theirs: list[
 
 def test_a_verdict_is_of_equal_steps_and_equal_tokens(tmp_path: Path) -> None:
     other = ("--weight_decay", "0.1")
-    chance = "; with one seed each nobody knows how much of it is chance."
+    chance = "; with one seed each it is not known how much of this is chance."
 
     def compare(name: str, mine: list[dict[str, float]], theirs: list[dict[str, float]], *flags: str) -> str:
         return verdict(tmp_path / name, *(flags or other), mine=mine, theirs=theirs)
@@ -433,5 +433,5 @@ def test_the_commands_of_the_page_run(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_the_benchmark_measures_both() -> None:
     results = runs_list.run(3, tries=1)
-    assert [one.name for one in results] == ["runs list, index made anew", "runs list", "runs list --where --sort"]
+    assert [one.name for one in results] == ["runs list, index rebuilt", "runs list", "runs list --where --sort"]
     assert all(0 < one.value < 60 and "3 runs of 80 rows" in one.note for one in results)

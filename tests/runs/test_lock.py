@@ -43,7 +43,7 @@ except BlockingIOError:
 print("mine", flush=True)
 time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 100)
 """
-WARNING = ": this file system has no locks (No locks available): a file that names its process stands for one.\n"
+WARNING = ": this file system has no locks (No locks available): a file that names its process is used instead.\n"
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_another_machine_has_to_give_a_sign_of_life(
     mine = Lock(tmp_path / "lock", silence_seconds=1.0)
     mine.acquire()
     assert lock_holder(tmp_path / "lock") == os.getpid()
-    assert f"{owner} is of n7: waiting up to 1 s for a sign of life\n" in capsys.readouterr().err
+    assert f"{owner} is of n7: waiting up to 1 s for its heartbeat\n" in capsys.readouterr().err
 
 
 def test_an_earlier_start_of_the_same_job_is_over(
@@ -194,5 +194,5 @@ def test_it_trains_and_the_doctor_says_what_it_found(train_command: TrainCommand
     words = [sys.executable, "-m", "launch", "doctor", "--logs_dir", str(train_command.logs)]
     own["PATH"] = str(tmp_path)  # without Slurm
     output = subprocess.run(words, cwd=ROOT, env=own, capture_output=True, text=True).stdout
-    finding = "look locks none of this file system; files that name their process stand for them, and are respected"
+    finding = "look locks none of this file system; files that name their process are used instead, and are respected"
     assert f"{finding}: ask the site to mount it with flock" in " ".join(output.split()), output

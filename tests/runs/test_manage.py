@@ -57,7 +57,7 @@ def test_rm_asks(runs: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stdin", terminal)
         assert main(["rm", "one", "--logs_dir", str(runs.logs)]) == left
         output = runs.capsys.readouterr().out
-        assert f"  {ONE}: finished, 0.0 MB\nDelete this run for good? [y/N] " in output
+        assert f"  {ONE}: finished, 0.0 MB\nDelete this run permanently? [y/N] " in output
         assert ("Nothing was deleted." in output) is left is folder.exists()
     assert runs.names() == ["other"]
     assert runs("rm", "other", "--yes") == "other_20260102-120000_02abcd is deleted.\n"

@@ -146,7 +146,7 @@ def test_one_retry(hook: Hook, run: Path, capsys: pytest.CaptureFixture[str]) ->
     deliver(hook.url, run, "y.")
     assert len(hook.notices) == 4
     where = hook.url.partition("/services")[0]
-    assert capsys.readouterr().err == f"--notify {where}/***: it answered 500; nobody was told: try_1: y.\n"
+    assert capsys.readouterr().err == f"--notify {where}/***: it answered 500; the message was not sent: try_1: y.\n"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_one_retry(hook: Hook, run: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_what_fails_or_hangs_is_a_line(target: str, words: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert deliver(target, run, "x.", timeout=0.3) < 3
     errors = capsys.readouterr().err
-    assert errors == f"--notify {words}; nobody was told: try_1: x.\n" and TOKEN not in errors
+    assert errors == f"--notify {words}; the message was not sent: try_1: x.\n" and TOKEN not in errors
 
 
 def test_a_hook_that_hangs_holds_nothing_up(hook: Hook, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,6 +270,6 @@ def test_a_run_whose_address_is_gone_says_so(run: Path, capsys: pytest.CaptureFi
     one.begin(parse_command_line([]), run)
     one.tell("end", "finished.")
     assert capsys.readouterr().err == (
-        "warning: --notify https://host/***: the rest is not kept with the run, so nobody is told; export EBT_NOTIFY, "
-        "or give --notify again.\n"
+        "warning: --notify https://host/***: the rest is not kept with the run, so no message is sent; "
+        "export EBT_NOTIFY, or give --notify again.\n"
     )

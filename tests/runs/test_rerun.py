@@ -107,7 +107,7 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "max_step=3": "max_step in --set is unknown: did you mean max_steps?",
         "max_steps=x": "max_steps in --set is 'x': give a whole number of at least 1.",
         "compile_model=yes": "compile_model in --set is 'yes': write true or false.",
-        "config=x.yaml": "--set is config=x.yaml: a new run begins anew, with its parent's settings; leave it out.",
+        "config=x.yaml": "--set is config=x.yaml: a new run starts at step 0 with its parent's settings; leave it out.",
     }.items():
         assert runs.refused("rerun", "try", "--dry_run", "--set", word) == sentence
     assert "not used by --model_name baseline_transformer" in runs.refused(

@@ -69,7 +69,7 @@ def attempts(folder: Path) -> list[dict[str, Any]]:
 def wait(what: str, condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"waited for {what} in vain"
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
         time.sleep(0.05)
 
 
@@ -104,7 +104,7 @@ class Job:
     def wait(self, what: str, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE
         while not condition():
-            assert time.monotonic() < deadline, f"waited for {what} in vain:\n{self.log()}"
+            assert time.monotonic() < deadline, f"timed out waiting for {what}:\n{self.log()}"
             time.sleep(0.05)
 
     def wait_for_words(self, words: str, times: int) -> None:

@@ -167,7 +167,7 @@ def test_ctrl_c_says_how_to_go_on(train_command: TrainCommand) -> None:
     training.progress.Progress.on_train_batch_end = press
     """
     output = train_command.with_fault(interrupt, "--checkpoint_every_n_steps", "2", status=130)
-    assert "it was stopped by hand (Ctrl-C); step 4 is saved. Go on with:\n" in output and "Traceback" not in output
+    assert "it was stopped by hand (Ctrl-C); step 4 is saved. Resume with:\n" in output and "Traceback" not in output
     assert read_rows(train_command.run_folder / "attempts.jsonl")[-1]["cause"] == "stopped by hand"
     assert "resuming from step 4" in train_command("--resume_training_ckpt", "last")
 

@@ -109,7 +109,7 @@ def test_last_needs_a_checkpoint_and_passes_over_runs_without_one(train_command:
     output = train_command("--resume_training_ckpt", "last", status=2)
     assert output == (
         f"--resume_training_ckpt is 'last': no run named 'default' in {train_command.logs}/runs has a checkpoint; "
-        "leave the flag out to start a run, or give last_or_new, which goes on where it can and starts otherwise.\n"
+        "leave the flag out to start a run, or give last_or_new, which resumes where it can and else starts a run.\n"
     )
     output = train_command("--resume_training_ckpt", "last_or_new", "--max_steps", "2")
     assert "no checkpoint of a run named 'default' yet: starting from step 0." in output

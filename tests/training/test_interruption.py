@@ -123,7 +123,7 @@ def test_ctrl_c_saves_and_names_the_command_that_goes_on(pieces: TrainCommand, c
     output = pieces.with_fault(PRESSED.replace("TIMES", "1"), *flags, status=130)
     assert "Ctrl-C: the state is saved before the next batch; once more ends the run at once\n" in output
     last = pieces.run_folder / "checkpoints" / "last.ckpt"
-    words = "the run stopped: it was stopped by hand (Ctrl-C); step 4 is saved. Go on with:\n"
+    words = "the run stopped: it was stopped by hand (Ctrl-C); step 4 is saved. Resume with:\n"
     command = f"python train_model.py --resume_training_ckpt {last}"
     assert f"{words}  {command}\n" in output and "Traceback" not in output
     assert attempts(pieces.run_folder)[-1]["cause"] == "stopped by hand"
@@ -134,7 +134,7 @@ def test_ctrl_c_saves_and_names_the_command_that_goes_on(pieces: TrainCommand, c
 
 def test_a_second_ctrl_c_ends_at_once(train_command: TrainCommand) -> None:
     output = train_command.with_fault(PRESSED.replace("TIMES", "2"), status=130)
-    assert "is saved. Go on" not in output and "Traceback" not in output
+    assert "is saved. Resume" not in output and "Traceback" not in output
     assert not list((train_command.run_folder / "checkpoints").iterdir())
     assert attempts(train_command.run_folder)[-1]["cause"] == "stopped by hand"
 
@@ -176,7 +176,7 @@ def test_a_closed_terminal(train_command: TrainCommand, tmp_path: Path, deaf: bo
     (row,) = attempts(train_command.run_folder)
     assert (status, row["cause"]) == ((0, "finished") if deaf else (EXIT_RESUMABLE, "interrupted: SIGHUP"))
     copy = (train_command.run_folder / "console.log").read_text()
-    assert ("its terminal is gone (SIGHUP); step 2 is saved. Go on with:" in copy) is not deaf
+    assert ("its terminal is gone (SIGHUP); step 2 is saved. Resume with:" in copy) is not deaf
 
 
 def test_a_run_in_pieces_is_the_whole_run(
@@ -192,12 +192,12 @@ def test_a_run_in_pieces_is_the_whole_run(
     pieces.with_fault(BEFORE_TRAINING, *flags, status=EXIT_RESUMABLE)
     assert not (pieces.run_folder / "attempts.jsonl").exists(), "it did not get as far as an attempt"
     output = pieces.with_fault(AT_BATCH_5, *flags, status=EXIT_RESUMABLE)
-    sentence = "the run stopped: the time limit is near (SIGUSR1); step 3 is saved, and the job goes on from there when"
+    sentence = "the run stopped: the time limit is near (SIGUSR1); step 3 is saved, and the job resumes from there when"
     assert sentence in output and "Traceback" not in output
     output = pieces.with_fault(WHILE_SAVING, *flags, "--checkpoint_every_n_steps", "4", status=EXIT_RESUMABLE)
     assert "resuming from step 3" in output and "step 4 is saved" in output
     output = pieces.with_fault(IN_VALIDATION, *flags, status=EXIT_RESUMABLE)
-    assert "step 5 is saved, and the job goes on from there when it is queued again." in output
+    assert "step 5 is saved, and the job resumes from there when it is queued again." in output
     assert validations(pieces.run_folder) == [0], "it did not wait for its end"
     output = pieces.with_fault(AFTER_TRAINING, *flags, status=EXIT_RESUMABLE)
     assert "resuming from step 5" in output and validations(pieces.run_folder) == [0, 5, 6]
@@ -232,7 +232,7 @@ def test_two_processes_stop_at_the_same_step(pieces: TrainCommand, monkeypatch: 
     flags = ("--cpu_processes", "2")
     as_job(pieces, monkeypatch, *flags)
     output = pieces.with_fault(AT_BATCH_5 + EACH_STEP_NOTED, *flags, status=EXIT_RESUMABLE)
-    assert "another of its processes was told to end; step 5 is saved" in output
+    assert "another of its processes got a signal; step 5 is saved" in output
     assert [(pieces.run_folder / f"rank{rank}").read_text() for rank in (0, 1)] == ["5", "5"]
     assert (pieces.run_folder / "checkpoints" / "step_00000005.ckpt").is_file()
     assert attempts(pieces.run_folder)[0]["cause"] == "interrupted"
@@ -290,7 +290,7 @@ def test_while_training_the_first_signal_is_noted(handlers: None) -> None:
     listener = SignalState()
     listener.listen()
     listener.training = True
-    assert listener.cause == "interrupted" and listener.why == "another of its processes was told to end"
+    assert listener.cause == "interrupted" and listener.why == "another of its processes got a signal"
     os.kill(os.getpid(), signal.SIGUSR1)
     os.kill(os.getpid(), signal.SIGTERM)
     assert listener.cause == "time limit" and listener.why == "the time limit is near (SIGUSR1)"
