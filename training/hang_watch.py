@@ -45,7 +45,7 @@ class HangWatch(pl.Callback):
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self.minutes, self.peers, self.end, self.poll_seconds = minutes, peers, end, poll_seconds
-        self.seen = 0.0  # time of the last heartbeat; 0: none is expected
+        self.last_heartbeat = 0.0  # time; 0: none is expected
         self.longest = 0.0  # seconds between two heartbeats
         self.beats = 0
         self.main = threading.main_thread().ident
@@ -60,19 +60,19 @@ class HangWatch(pl.Callback):
 
     def beat(self) -> None:
         now = time.monotonic()
-        if self.seen and self.beats:
-            self.longest = max(self.longest, now - self.seen)
-        self.seen = now
+        if self.last_heartbeat and self.beats:
+            self.longest = max(self.longest, now - self.last_heartbeat)
+        self.last_heartbeat = now
         self.beats += 1
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        self.seen = time.monotonic()
+        self.last_heartbeat = time.monotonic()
         if self.thread is None and self.minutes != 0:
             self.thread = threading.Thread(target=self.watch, daemon=True)
             self.thread.start()
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        self.seen = 0.0
+        self.last_heartbeat = 0.0
 
     def on_train_batch_start(self, *args: Any, **more: Any) -> None:
         self.beat()
@@ -94,10 +94,10 @@ class HangWatch(pl.Callback):
         while True:
             time.sleep(self.poll_seconds)
             now = time.monotonic()
-            if self.seen and now - checked > 10 * self.poll_seconds:
-                self.seen += now - checked  # the whole process was suspended: that time does not count
+            if self.last_heartbeat and now - checked > 10 * self.poll_seconds:
+                self.last_heartbeat += now - checked  # the whole process was suspended: that time does not count
             checked = now
-            silent = now - self.seen if self.seen else 0.0
+            silent = now - self.last_heartbeat if self.last_heartbeat else 0.0
             if silent > self.allowed_seconds and not is_debugged(self.main):
                 self.give_up(silent)
 

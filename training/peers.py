@@ -142,7 +142,7 @@ class FirstProcess(Peers):
         self.connections: dict[int, Connection] = {}
         self.hosts: dict[int, str] = {}
         self.causes: dict[int, str] = {}  # why a process left; empty: at its regular end
-        self.gone: list[int] = []  # without a message, in the order of their ends
+        self.dead_ranks: list[int] = []  # without a message, in the order of their ends
         self.answers: dict[int, str] = {}
         self.changed = threading.Condition()
         self.leaving = False
@@ -168,12 +168,12 @@ class FirstProcess(Peers):
         os.environ["MASTER_PORT"] = str(self.port)
 
     def wait_for_all(self) -> None:
-        heard = time.monotonic()
+        last_contact = time.monotonic()
         while len(self.connections) < self.step.tasks - 1:
             with suppress(TimeoutError):
                 accepted, _ = self.server.accept()
-                heard = self.admit(Connection(accepted)) or heard
-            if time.monotonic() - heard > self.timings.join:
+                last_contact = self.admit(Connection(accepted)) or last_contact
+            if time.monotonic() - last_contact > self.timings.join:
                 missing = [rank for rank in range(1, self.step.tasks) if rank not in self.connections]
                 names = f"task {missing[0]}" if len(missing) == 1 else f"{len(missing)} tasks, {missing[0]} the first,"
                 self.end_all(EXIT_RESUMABLE)
@@ -201,7 +201,7 @@ class FirstProcess(Peers):
                 self.changed.notify_all()
         with self.changed:
             if rank not in self.causes:
-                self.gone.append(rank)
+                self.dead_ranks.append(rank)
             self.changed.notify_all()
         if not self.leaving and (event := self.first_end()):
             time.sleep(self.timings.exit)  # most of the time the error of the lost connection comes by itself
@@ -215,8 +215,8 @@ class FirstProcess(Peers):
 
     def first_end(self) -> str:
         """Which process ended first of those that should not have."""
-        if self.gone:
-            return f"{self.name(self.gone[0])} died"
+        if self.dead_ranks:
+            return f"{self.name(self.dead_ranks[0])} died"
         failed = next((rank for rank, cause in self.causes.items() if cause), None)
         return f"{self.name(failed)} ended with {self.causes[failed]}" if failed is not None else ""
 
@@ -224,9 +224,9 @@ class FirstProcess(Peers):
         if not is_lost_connection(error):
             return None
         with self.changed:
-            self.changed.wait_for(lambda: bool(self.gone or any(self.causes.values())), self.timings.cause)
+            self.changed.wait_for(lambda: bool(self.dead_ranks or any(self.causes.values())), self.timings.cause)
         failed = next((cause for cause in self.causes.values() if cause), "")
-        if self.gone or not failed:
+        if self.dead_ranks or not failed:
             return Crashed(self.first_end() or "the connection to another process was lost")
         return PeerFailed(self.first_end(), failed)
 

@@ -60,8 +60,8 @@ def tables(config: str, **splits: bytes) -> dict[str, bytes]:
 
 
 def squad(question: str, *answers: str) -> dict[str, Any]:
-    found = {"text": list(answers), "answer_start": [0] * len(answers)}
-    return {"id": "1", "title": "t", "context": "Rome is old.", "question": question, "answers": found}
+    fields = {"text": list(answers), "answer_start": [0] * len(answers)}
+    return {"id": "1", "title": "t", "context": "Rome is old.", "question": question, "answers": fields}
 
 
 PLANS = {
@@ -317,6 +317,6 @@ def test_tokenizers_that_the_hub_refuses_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_package_that_is_missing_is_named() -> None:
     error = ImportError("Loading this needs `soundfile`: pip install soundfile")
-    found = refusal(error, "some/sounds", "dataset")
-    assert found.kind == "package" and found.remedy == "install it with pip install soundfile"
-    assert found.reason.startswith("some/sounds needs a package that is not here (ImportError: Loading this needs")
+    problem = refusal(error, "some/sounds", "dataset")
+    assert problem.kind == "package" and problem.remedy == "install it with pip install soundfile"
+    assert problem.reason.startswith("some/sounds needs a package that is not here (ImportError: Loading this needs")

@@ -156,9 +156,9 @@ def walk_of_row(
 def loss_of_batch(model: EnergyLM, rows: Tensor, predictions: list[list[Tensor]]) -> Tensor:
     """The training loss of rows [B, S+1] whose predictions, by row and step [S, V], were found."""
     steps = len(predictions[0])
-    wanted = [steps - 1] if model.walk_settings.last_step_only or model.walk_settings.truncate else range(steps)
+    counted_steps = [steps - 1] if model.walk_settings.last_step_only or model.walk_settings.truncate else range(steps)
     by_step = []
-    for t in wanted:
+    for t in counted_steps:
         losses = []
         for row, walk in zip(rows.tolist(), predictions, strict=True):
             for i, target in enumerate(row[1:]):

@@ -26,15 +26,15 @@ def cost():
 
 sleep = SleepingThreads(loaded_libgomp())
 cost()
-found = []
+costs = []
 for _ in range(2):
-    found.append(cost())
+    costs.append(cost())
     sleep.begin()
-    found.append(cost())
+    costs.append(cost())
     sleep.stop()
     time.sleep(0.2)
-same = all(bool((result == found[0][1]).all()) for _, result in found)
-print(json.dumps([same, [seconds for seconds, _ in found]]))
+same = all(bool((result == costs[0][1]).all()) for _, result in costs)
+print(json.dumps([same, [seconds for seconds, _ in costs]]))
 """
 
 
