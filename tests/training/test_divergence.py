@@ -245,7 +245,7 @@ def test_warn_says_it_and_off_is_silent(corpus: Path, tmp_path: Path) -> None:
 WHILE_GOING_BACK = """
     import signal
     import training.divergence
-    training.divergence.point = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+    training.divergence.replace_symlink = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
 """
 AFTER_A_STEP = """
     import signal
