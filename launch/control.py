@@ -67,11 +67,12 @@ def for_each(runs: list[Run], jobs: SlurmJobs, act: Callable[[Run, SlurmJobs], s
     return status
 
 
-def cancel(argv: list[str]) -> int:
+def cancel(argv: list[str], timeout: float = CANCEL_TIMEOUT_SECONDS) -> int:
+    """The command. timeout: seconds to wait for the ends of the cancelled runs."""
     purpose = "End runs, not to be queued again: a running one saves its state first, a waiting one leaves the queue."
     runs, jobs = selected_runs(run_parser("cancel", purpose).parse_args(argv))
     status = for_each(runs, jobs, cancel_one)
-    wait_for_ends([run for run in runs if Run(run.path).submission.get("state") == "cancelled"])
+    wait_for_ends([run for run in runs if Run(run.path).submission.get("state") == "cancelled"], timeout)
     return status
 
 
@@ -127,7 +128,7 @@ def is_here(run: Run) -> bool:
     return host_of(run) == platform.node()
 
 
-def wait_for_ends(runs: list[Run], timeout: float = CANCEL_TIMEOUT_SECONDS) -> None:
+def wait_for_ends(runs: list[Run], timeout: float) -> None:
     """Record the cause of attempts as soon as they end; for slower ones submission.json has it."""
     began_at = time.monotonic()
     is_announced = False

@@ -117,8 +117,8 @@ class SlurmJobs:
         return max(map(seconds_of, times)) > self.time
 
 
-def jobs_of(runs: Iterable[Run]) -> SlurmJobs:
-    """The jobs of these runs' owners. Slurm is not asked if no run has a job."""
+def jobs_of(runs: Iterable[Run], timeout: float = TIMEOUT_SECONDS) -> SlurmJobs:
+    """The jobs of these runs' owners. Slurm is not asked if no run has a job. timeout: seconds of each call."""
     owners, clusters = set(), set()
     for run in runs:
         if run.job_name is not None:
@@ -131,10 +131,10 @@ def jobs_of(runs: Iterable[Run]) -> SlurmJobs:
         return SlurmJobs()
     squeue_time = time.time()
     everything = ("--noheader", "--array", "--all", "--states=all", f"--user={','.join(sorted(owners))}")
-    output, problem = run_slurm("squeue", *everything, f"--format={'|'.join(SQUEUE_FIELDS)}")
+    output, problem = run_slurm("squeue", *everything, f"--format={'|'.join(SQUEUE_FIELDS)}", timeout=timeout)
     if problem:
         return SlurmJobs(problem=f"{problem}: {FALLBACK}", time=squeue_time)
-    cluster = slurm_config(TIMEOUT_SECONDS).get("ClusterName", "") if clusters - {None} else ""
+    cluster = slurm_config(timeout).get("ClusterName", "") if clusters - {None} else ""
     return SlurmJobs(read_jobs(output), cluster=cluster, time=squeue_time)
 
 

@@ -11,14 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from core.commands import dispatch
 from core.files import append_row
 from launch import control
-from launch.__main__ import main
+from launch.__main__ import COMMANDS
 from runs.run import Run
 from tests.conftest import ROOT
 from tests.launch.run_folders import Programs, began, ended, logs, programs, stamp, write_run
@@ -30,6 +32,7 @@ HOLDER = """\
 import signal, sys
 from pathlib import Path
 from runs import RunFolder
+from core.commands import dispatch
 from core.files import append_row
 folder = RunFolder(Path(sys.argv[1]))
 folder.lock()
@@ -42,13 +45,9 @@ signal.pause()
 """
 
 
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control.wait_for_ends, "__defaults__", (1.5,))
-
-
 def output_of(capsys: pytest.CaptureFixture[str], logs: Path, command: str, *words: str, status: int = 0) -> str:
-    assert main([command, "--logs_dir", str(logs), *words]) == status
+    commands = COMMANDS | {"cancel": (partial(control.cancel, timeout=1.5), "RUN…", "")}
+    assert dispatch("python -m launch", commands, [command, "--logs_dir", str(logs), *words]) == status
     out, err = capsys.readouterr()
     return out + err
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from core.text import format_compact, format_short_time, shortened
 from launch.__main__ import main
-from launch.slurm import OVER, PENDING, SQUEUE_FIELDS, STATES, Job, RunStatus, SlurmJobs, read_jobs, status_of
-from runs.run import Run
-from runs.slurm import run_slurm
+from launch.slurm import OVER, PENDING, SQUEUE_FIELDS, STATES, Job, RunStatus, SlurmJobs, jobs_of, read_jobs, status_of
+from runs.run import Run, all_runs
 from tests.launch.run_folders import Programs, began, ended, logs, programs, stamp, write_run
 
 __all__ = ["logs", "programs"]
@@ -213,14 +212,13 @@ def test_slurm_is_not_asked_where_no_run_needs_it(logs: Path, programs: Programs
     assert "Slurm" not in shown_by(capsys, logs) and not programs.calls("squeue")
 
 
-def test_a_controller_that_is_down(logs: Path, programs: Programs, capsys: Any, monkeypatch: Any) -> None:
+def test_a_controller_that_is_down(logs: Path, programs: Programs, capsys: Any) -> None:
     programs.put("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     write_run(logs, "one", submission=SENT)
     assert "no answer from Slurm (Unable to contact slurm controller): states are as" in shown_by(capsys, logs)
     programs.put("squeue", "sleep 60")
-    monkeypatch.setattr(run_slurm, "__kwdefaults__", {"timeout": 0.2})
-    output = " ".join(shown_by(capsys, logs).split())
-    assert "Slurm's controller did not answer (squeue: nothing within 0.2 s): states are as the run" in output
+    problem = jobs_of(all_runs(logs), timeout=0.2).problem
+    assert problem.startswith("Slurm's controller did not answer (squeue: nothing within 0.2 s): states are as the run")
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
