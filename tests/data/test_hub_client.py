@@ -17,6 +17,7 @@ from data.language.sources import HUB, SPLITS
 from tests.data.hub_server import Repository, ask, commit_of, served
 from tests.data.small import PRELUDE
 
+pytestmark = pytest.mark.xdist_group("hub")  # one process: its fixture asks the hub for every name
 READ = f"""
 {PRELUDE}
 from core.errors import UserError

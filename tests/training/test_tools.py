@@ -125,8 +125,22 @@ def test_amounts_are_readable() -> None:
     assert format_amount(3 * 2**30, "B", 1024) == "3 GB"
 
 
+OFTEN = """
+    import core.progress
+    core.progress.LINE_EVERY_SECONDS = 0.01
+"""
+
+
+def check_progress(output: str, title: str) -> None:
+    """A long search shows how far it is."""
+    lines = [line for line in output.splitlines() if line.startswith(title)]
+    assert len(lines) > 3 and all(re.search(r"/s(, \d+:\d\d left)?$", line) for line in lines)
+    assert lines[-1].endswith(" left")
+
+
 def test_find_lr_suggests_a_rate_and_draws_it(train_command: TrainCommand) -> None:
-    output = train_command("--find_lr")
+    output = train_command.with_fault(OFTEN, "--find_lr")
+    check_progress(output, "Learning rate range")
     rate = float(re.search(r"try --peak_learning_rate (\S+)", output).group(1))  # type: ignore[union-attr]
     assert 1e-4 < rate < 1e-2
     assert (train_command.logs / "find_lr.png").stat().st_size > 5000
@@ -176,16 +190,6 @@ def test_the_suggested_rate_beats_a_tenth_and_ten_times_of_it(corpus: Path, tmp_
     assert ends[0] < min(ends[1:]) - 0.1
 
 
-@pytest.mark.parametrize(
-    ("tool", "title"), [("--find_lr", "Learning rate range"), ("--find_batch_size", "Trying batch")]
-)
-def test_a_long_search_shows_how_far_it_is(train_command: TrainCommand, tool: str, title: str) -> None:
-    often = "import core.progress\ncore.progress.LINE_EVERY_SECONDS = 0.01"
-    lines = [line for line in train_command.with_fault(often, tool).splitlines() if line.startswith(title)]
-    assert len(lines) > 3 and all(re.search(r"/s(, \d+:\d\d left)?$", line) for line in lines)
-    assert lines[-1].endswith(" left")
-
-
 def test_the_rows_that_will_be_tried_are_bounded_by_time_and_memory() -> None:
     trial = Trial(4, seconds=1.0, memory=100)
     assert rows_left(trial, longest=2.0, memory=1e9) == TRIAL_STEPS * (8 + 16), "16 rows take 4 s, and are the last"
@@ -199,7 +203,8 @@ def test_find_batch_size_tries_sizes_until_one_does_not_fit(train_command: Train
     plain = psutil.virtual_memory
     psutil.virtual_memory = lambda: plain()._replace(available=10_000_000)
     """
-    output = train_command.with_fault(little_memory, "--find_batch_size")
+    output = train_command.with_fault(OFTEN + little_memory, "--find_batch_size")
+    check_progress(output, "Trying batch")
     assert "needs more memory than is free" in output
     assert re.search(r"largest that fits: \d+\. Smallest within 10% of the best speed: \d+\.", output)
     assert "The learning rate goes with it" in output and "square root" in output

@@ -28,6 +28,7 @@ from tests.support.reading_wandb import WandbFile
 from tests.support.wandb_server import Page, wandb_server
 from training.wandb import WandbLogger, histogram, wandb_logger
 
+pytestmark = pytest.mark.xdist_group("wandb")  # one process: its fixture trains twice
 AT_BATCH_4 = """
     from training.recorder import Recorder
     start = Recorder.on_train_batch_start
