@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from config import RunConfig
 from config import task as facts
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Showing:
-    """What `Task.show` has to work with. Lines go to `say`, files into `folder`; the model is in eval mode."""
+    """What `Task.show` and `Task.show_step` have to work with. Lines go to `say`, files into `folder`; the model is in
+    eval mode."""
 
     config: RunConfig
     data: DataModule
@@ -29,6 +30,17 @@ class Showing:
     folder: Path
     step: int
     say: Callable[[str], None] = print
+
+    def save_picture(self, name: str, write: Callable[[IO[bytes]], object]) -> Path:
+        """Write a PNG by `write(file)`, such as `figure.savefig`, and return its path: pictures/NAME_step_STEP.png of
+        the run folder. The pages show those of one name by training step."""
+        from core.files import write_atomically
+        from runs.pictures import picture_path
+
+        path = picture_path(self.folder, name, self.step)
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, write, sync=False)
+        return path
 
 
 class Task(facts.TaskFacts):
@@ -79,6 +91,11 @@ class Task(facts.TaskFacts):
 
     def show(self, showing: Showing) -> None:
         """Print and draw what the model does: at the end of a run."""
+
+    def show_step(self, showing: Showing) -> None:
+        """Draw what the model does by now (`showing.save_picture`): after about a dozen validations of a run, in the
+        first process alone. It may draw random numbers, which training does not see, but must not call
+        `model.evaluate`, whose results belong to the validation."""
 
 
 def find_task(name: str) -> Task:

@@ -37,6 +37,7 @@ class Toy:
     """Programs of the house in a process that finds the toy, with a logs folder of their own."""
 
     logs: Path
+    task: str = "toylab.mixture"
 
     def __call__(self, *words: str, status: int = 0, **variables: str) -> str:
         """`python WORDS...`: what it printed; `status` is what it must exit with."""
@@ -48,7 +49,7 @@ class Toy:
         return output
 
     def train(self, *flags: str, status: int = 0, **variables: str) -> str:
-        words = ("train_model.py", "--task", "toylab.mixture", "--no_wandb", "--logs_dir", str(self.logs), *flags)
+        words = ("train_model.py", "--task", self.task, "--no_wandb", "--logs_dir", str(self.logs), *flags)
         return self(*words, status=status, **variables)
 
     @property
@@ -79,6 +80,17 @@ def digest(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: digest(part) for key, part in value.items()}
     return [digest(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def assert_equal_runs(folder: Path, whole: Path) -> None:
+    assert trace(folder) == trace(whole)
+    one, other = final(whole), final(folder)
+    for part in ("state_dict", "optimizer_states", "lr_schedulers", "rng"):
+        assert digest(one[part]) == digest(other[part]), part
+
+
+def pictures(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted((folder / "pictures").glob("*"))}
 
 
 def test_it_trains_in_its_own_words(trained: tuple[Toy, str]) -> None:
@@ -145,10 +157,42 @@ def test_killed_and_resumed_it_is_the_same_to_the_bit(trained: tuple[Toy, str], 
     pieces.train(*TRAINED, status=-signal.SIGKILL, EBT_DRILL="save:28")
     output = pieces.train(*TRAINED)
     assert "resuming from step 21" in output
-    assert trace(pieces.run_folder) == trace(whole.run_folder)
-    one, other = final(whole.run_folder), final(pieces.run_folder)
-    for part in ("state_dict", "optimizer_states", "lr_schedulers", "rng"):
-        assert digest(one[part]) == digest(other[part]), part
+    assert_equal_runs(pieces.run_folder, whole.run_folder)
+    assert pictures(pieces.run_folder) == pictures(whole.run_folder)
+
+
+def test_it_is_drawn_by_training_step(trained: tuple[Toy, str]) -> None:
+    drawn = pictures(trained[0].run_folder)
+    assert list(drawn) == [f"plane_step_{step:07d}.png" for step in (0, 20, 40, 60)]
+    assert all(picture.startswith(b"\x89PNG") for picture in drawn.values())
+    assert len(set(drawn.values())) == 4, "each shows the model of its step"
+
+
+@pytest.mark.parametrize("task", ["toylab.silent", "toylab.failing"])
+def test_what_is_drawn_during_training_does_not_change_it(trained: tuple[Toy, str], tmp_path: Path, task: str) -> None:
+    other = Toy(tmp_path / "logs", task)
+    output = other.train(*TRAINED)
+    assert_equal_runs(other.run_folder, trained[0].run_folder)
+    sentence = "could not show the model during training: OSError: [Errno 28] No space left on device"
+    assert output.count(sentence) == (task == "toylab.failing"), "an error is reported once"
+    assert bool(pictures(other.run_folder)) == (task == "toylab.failing")
+
+
+def test_many_validations_are_shown_about_a_dozen_times(tmp_path: Path) -> None:
+    toy = Toy(tmp_path / "logs")
+    toy.train("--max_steps", "50", "--val_check_interval", "1", "--goal", "valid_loss<0", status=3)
+    steps = [int(name[-11:-4]) for name in pictures(toy.run_folder)]
+    assert steps == [0, 5, 9, 13, 17, 21, 25, 30, 34, 38, 42, 46, 50]
+    (toy.run_folder / "pictures" / "plane_step_0000099.png").touch()
+    toy.train("--resume_training_ckpt", "last", "--max_steps", "60", "--goal", "valid_loss<100")
+    steps = [int(name[-11:-4]) for name in pictures(toy.run_folder)]
+    assert steps[-2:] == [50, 51], "the goal is met at step 51: the last validation is shown"
+
+
+def test_a_rehearsal_draws_nothing(tmp_path: Path) -> None:
+    toy = Toy(tmp_path / "logs")
+    toy.train("--fast_dev_run")
+    assert not (toy.run_folder / "pictures").exists()
 
 
 def test_the_tools_speak_of_points(tmp_path: Path) -> None:

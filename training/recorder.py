@@ -25,6 +25,7 @@ from data.module import DataModule
 from models.model import Model
 from runs import is_first_process
 from runs.metrics import schema
+from runs.pictures import remove_pictures_after
 from runs.run import Run
 from training.lightning import batches_begun, is_accumulating, mean_over_processes
 from training.optimizers import learning_rates
@@ -68,7 +69,8 @@ class MetricsFile(Logger):
 
     @staticmethod
     def truncate_after(path: Path, step: int) -> None:
-        """Drop the rows and alarms after `step`, and a half-written last line: a resumed run writes them again."""
+        """Drop rows, alarms and pictures after `step`, and a half-written last line: a resumed run makes them again."""
+        remove_pictures_after(path.parent, step)
         for file in (path, path.with_name("alarms.jsonl")):
             if file == path or file.exists():
                 rows = [row for row in read_rows(file) if row.get("step", 0) <= step]

@@ -6,7 +6,7 @@ import ctypes
 import logging
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from training.optimizers import optimizer_and_schedule, warm_up_steps
 from training.peers import Peers
 from training.progress import Heartbeat, Progress
 from training.recorder import MetricsFile, Recorder, record_model
+from training.showing import StepShowing
 from training.stopping import EarlyStop, StopAtEnd
 from training.usage import Usage
 from training.wandb import Histograms, WandbLogger, wandb_logger
@@ -282,11 +283,21 @@ class Training:
             *(guard, self.early_stop, alarms, self.usage),
             *debugging_callbacks(config, self.wandb_logger),
             *saving_callbacks(config, folder, data, self.recorder),
+            *self.showing_callbacks(length, progress.print_line),
             Heartbeat(folder.path / "heartbeat.json", self.recorder, length.steps),
             *(progress, hang_watch, StopAtEnd(length.steps)),
         ]
         add_callbacks(self.trainer, callbacks)
         self.prepare_model(length, calibrate)
+
+    def showing_callbacks(self, length: RunLength, print_line: Callable[[str], None]) -> list[pl.Callback]:
+        """What draws pictures during training, where the task does; not in a run for debugging."""
+        debugging = self.config.debugging
+        is_debug_run = debugging.fast_dev_run or debugging.debug_mode or debugging.overfit_batches > 0
+        if type(self.task).show_step is Task.show_step or is_debug_run or not length.batches:
+            return []
+        parts = (self.task, self.config, self.folder.path, self.data, length.batches)
+        return [StepShowing(*parts, self.wandb_logger, print_line)]
 
     def prepare_model(self, length: RunLength, calibrate: bool) -> None:
         """Check it, fit it to the data, and give it its optimizer."""

@@ -116,6 +116,17 @@ class WandbLogger(Logger):
 
         self.send(log)
 
+    def log_pictures(self, pictures: dict[str, Path], step: int) -> None:
+        """pictures: {name: PNG file}, drawn at this step."""
+
+        def log() -> None:
+            build = client().Image
+            images = {f"pictures/{name}": build(str(file), caption=file.name) for name, file in pictures.items()}
+            self.log_row({"step": step, **images})
+
+        if pictures:
+            self.send(log)
+
     def send(self, task: Callable[[], object]) -> None:
         """Queue a task for the thread; never waits."""
         if self.is_off or self.is_closed:

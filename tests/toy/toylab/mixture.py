@@ -69,5 +69,10 @@ class MixtureTask(Task):
     def show(self, showing: Showing) -> None:
         showing.say("shown: a point")
 
+    def show_step(self, showing: Showing) -> None:
+        from toylab.mixture_model import draw_plane
+
+        draw_plane(showing)
+
 
 TASK = MixtureTask()

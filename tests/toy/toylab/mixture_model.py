@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, SumMetric
 
@@ -16,7 +19,10 @@ from models.energy_model import Contexts, EnergyModel, WalkSettings
 from models.model import Batch, Evaluation
 
 if TYPE_CHECKING:
+    from tasks import Showing
     from toylab.mixture import Mixture
+
+PIXELS = 96  # sides of a picture of the plane, which shows -1.5 to 1.5
 
 
 class Points(Rows):
@@ -97,3 +103,18 @@ class PlaneModel(EnergyModel):
 
     def energy(self, z: Tensor, context: Any) -> Tensor:
         return self.network(z).squeeze(-1)
+
+
+def draw_plane(showing: Showing) -> None:
+    """A picture of where random points move, careless of generators, modes and gradients: training must not see it."""
+    model = showing.model
+    model.train()
+    torch.set_grad_enabled(True)
+    start = torch.randn(256, 2, device=model.device) + random.random() + np.random.rand()
+    model.network(start).sum().backward()
+    model.measured = {"steps": torch.tensor(7.0)}
+    end = model(start).detach().cpu()
+    pixels = np.full((PIXELS, PIXELS), 255, np.uint8)
+    column, row = ((end.nan_to_num() + 1.5) / 3 * PIXELS).clamp(0, PIXELS - 1).long().T.numpy()
+    pixels[row, column] = 0
+    showing.save_picture("plane", lambda file: Image.fromarray(pixels).save(file, "png"))
