@@ -113,6 +113,22 @@ class TaskRecord:
                 return Metric(title.format(column.removeprefix(prefix)))
         return Metric(column.replace("_", " ").strip() or column)
 
+    def pattern_of(self, column: str) -> dict[str, str] | None:
+        """The pattern that declares a column, as loss_step_* does valid_loss_step_2: its own column and title, with *,
+        and the part that * stands for; None where the column is declared by its name, or not at all."""
+        split, _, rest = column.partition("_")
+        if column in self.axes or any(column in (each.name, f"{split}_{each.name}") for each in self.measures):
+            return None
+        for measure in self.measures:
+            before, star, after = measure.name.partition("*")
+            is_of_split = measure.split and split in SPLITS
+            name = rest if is_of_split else column
+            if star and is_of_split == measure.split and measure.matches(name):
+                start, title = (f"{split}_", f"{SPLITS[split]} {measure.title}") if is_of_split else ("", measure.title)
+                part = name.removeprefix(before).removesuffix(after)
+                return {"column": f"{start}{measure.name}", "title": title, "part": part}
+        return None
+
     def sign(self, column: str) -> int:
         """1 where a smaller value is better, -1 where a larger one is, 0 where neither is."""
         return 0 if column in self.axes else {"lower": 1, "higher": -1, None: 0}[self.measure(column).better]

@@ -25,6 +25,7 @@ from core.files import read_rows, write_json
 from core.progress import progress
 from core.text import format_value, plural
 from runs.metrics import LANGUAGE_TASK, Best, TaskRecord, best_values, number_or
+from runs.pictures import pictures_by_step
 from runs.run import Run, all_runs, find_run
 
 FILES_AT_START = (
@@ -185,6 +186,12 @@ class Rows:
         evaluated = {name: row[name] for name in row if name == "step" or name.startswith(("valid_", "test_"))}
         self.best = best_values([evaluated], self.task, before)
         return self.best != before
+
+
+def picture_row(pictures: Mapping[str, Path], step: int) -> dict[str, Any]:
+    """A row of pictures that were drawn at a training step: {name: PNG file}."""
+    image = client().Image
+    return {"step": step} | {f"pictures/{name}": image(str(file), caption=file.name) for name, file in pictures.items()}
 
 
 def log_results(rows: Rows, run: Run) -> None:
@@ -357,7 +364,7 @@ def rebuild(run: Run, page_id: str) -> Path:
     file = Path(page.settings.sync_dir) / f"run-{page_id}.wandb"
     try:
         rows = Rows(page, task=run.task)
-        for row in rows_by_step(run):
+        for row in rows_by_step([*run.metrics(), *usage_rows(run)], pictures_by_step(run.path)):
             rows.log(row)
         for text in run.path.glob(str(run.settings.get("console_log_filename", "console.log"))):
             page.write_logs(text.read_text(errors="replace"))
@@ -368,12 +375,16 @@ def rebuild(run: Run, page_id: str) -> Path:
     return file
 
 
-def rows_by_step(run: Run) -> list[dict[str, Any]]:
-    """The rows of metrics and of usage by step; those of one step are one row for W&B."""
-    usage = [
+def usage_rows(run: Run) -> list[dict[str, Any]]:
+    return [
         {"step": row.get("step")}
         | {f"usage/{name}": value for name, value in row.items() if name not in ("step", "time")}
         for row in read_rows(run.path / "usage.jsonl")
     ]
-    rows = [row for row in (*run.metrics(), *usage) if isinstance(row.get("step"), int)]
-    return sorted(rows, key=lambda row: number_or(row["step"], 0.0))
+
+
+def rows_by_step(rows: Iterable[dict[str, Any]], pictures: Mapping[str, Mapping[int, Path]]) -> list[dict[str, Any]]:
+    """Rows and pictures by step; those of one step are one row for W&B."""
+    drawn = [picture_row({name: file}, step) for name, files in pictures.items() for step, file in files.items()]
+    of_steps = [row for row in (*rows, *drawn) if isinstance(row.get("step"), int)]
+    return sorted(of_steps, key=lambda row: number_or(row["step"], 0.0))

@@ -27,9 +27,21 @@ from config import RunConfig
 from core.files import read_rows
 from core.progress import CLEAR_LINE, Screen
 from runs import RunFolder, is_first_process
+from runs.pictures import pictures_by_step
 from runs.process import EXIT_RESUMABLE
 from runs.run import Run
-from runs.wandb import Rows, client, close_wandb, log_checkpoints, log_results, offline_runs, open_wandb, why_offline
+from runs.wandb import (
+    Rows,
+    client,
+    close_wandb,
+    log_checkpoints,
+    log_results,
+    offline_runs,
+    open_wandb,
+    picture_row,
+    rows_by_step,
+    why_offline,
+)
 
 INIT_SECONDS = 20.0
 CLOSE_SECONDS = 60.0
@@ -73,7 +85,8 @@ class WandbLogger(Logger):
         self.tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self.work, name="wandb", daemon=True)
         self.thread.start()
-        self.send(lambda: self.catch_up(earlier))
+        pictures = pictures_by_step(folder.path)
+        self.send(lambda: self.catch_up(earlier, pictures))
         atexit.register(self.close, 1)
 
     def open(self, offline: bool) -> tuple[Any, bool]:
@@ -118,14 +131,8 @@ class WandbLogger(Logger):
 
     def log_pictures(self, pictures: dict[str, Path], step: int) -> None:
         """pictures: {name: PNG file}, drawn at this step."""
-
-        def log() -> None:
-            build = client().Image
-            images = {f"pictures/{name}": build(str(file), caption=file.name) for name, file in pictures.items()}
-            self.log_row({"step": step, **images})
-
         if pictures:
-            self.send(log)
+            self.send(lambda: self.log_row(picture_row(pictures, step)))
 
     def send(self, task: Callable[[], object]) -> None:
         """Queue a task for the thread; never waits."""
@@ -145,11 +152,11 @@ class WandbLogger(Logger):
                     with suppress(Exception):
                         close_wandb(self.wandb_run, 1)  # with what it has received so far
 
-    def catch_up(self, earlier: list[dict[str, Any]]) -> None:
-        """Send the rows of earlier attempts that W&B does not have."""
+    def catch_up(self, earlier: list[dict[str, Any]], pictures: dict[str, dict[int, Path]]) -> None:
+        """Send the rows and pictures of earlier attempts that W&B does not have."""
         if self.is_online:
-            for row in earlier:
-                if isinstance(row.get("step"), int) and row["step"] >= self.wandb_run.starting_step:
+            for row in rows_by_step(earlier, pictures):
+                if row["step"] >= self.wandb_run.starting_step:
                     self.rows.log(row)
 
     def log_row(self, row: dict[str, Any]) -> None:

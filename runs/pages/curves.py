@@ -108,7 +108,8 @@ def curves_of(
 
     Where rows say over how much they were evaluated, "of" has it, see `extent`. "needs": what must be the same in runs
     that are compared by it; "instead": the column for runs whose units differ. "again": it is the headline in other
-    words. measure: what a column means, if not by the task alone.
+    words. "pattern": of the columns that are drawn together with it, see `pattern_of`. measure: what a column means, if
+    not by the task alone.
     """
     columns = {**columns, **loss_shares(columns, settings, task)}
     drawn = {
@@ -129,6 +130,7 @@ def curves_of(
             ),
             **({"instead": instead} if (instead := task.instead_of(name)) in drawn else {}),
             **({"again": True} if task.restates_headline(name) else {}),
+            **({"pattern": pattern} if (pattern := task.pattern_of(name)) else {}),
             "needs": needs_of(name, task),
             **asdict((measure or task.measure)(name)),
         }

@@ -18,6 +18,7 @@ from runs.compare import LIMITS, measured_on, rehearsal_of
 from runs.index import IndexedRun
 from runs.metrics import Best, TaskRecord, number_or
 from runs.pages.curves import curves_of, plain, read_columns
+from runs.pictures import pictures_by_step
 from runs.run import STATES, Run
 from runs.summary import UNFINISHED, Summary, default_settings
 
@@ -58,6 +59,9 @@ def details_of(run: Run, words: Summary | None = None, best: Best | None = None)
         "samples": run.rows("samples.jsonl")[-ROWS:],
         "usage": {**run.read("usage.json"), **curves_of(read_columns(path / "usage.jsonl"), {}, run.task)},
         "pictures": [name for name in names if name.endswith(".png")],
+        "pictures_by_step": {
+            name: [[step, file.name] for step, file in files.items()] for name, files in pictures_by_step(path).items()
+        },
         "script": text_of(path / "job_script.slurm"),
         "code": run.read("code.json"),
         "diff": text_of(path / "code.diff"),

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from core.errors import UserError
 from core.text import format_value
+from runs import pictures
 from runs.pages.site import Site
 
 HOST = "127.0.0.1"
@@ -66,6 +67,8 @@ def allowed(logs: Path, address: str) -> bool:
         return False
     if parts[0] == "pages":
         return file.suffix in SITE_SUFFIXES
+    if parts[0] == "runs" and len(parts) == 4 and parts[2] == pictures.FOLDER:
+        return file.suffix == ".png"
     return parts[0] == "runs" and len(parts) == 3 and file.suffix in RUN_SUFFIXES
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from core.files import append_row, write_json, write_text
 from runs.run import Run
@@ -107,6 +108,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     for step in (10, 20, 30, 40):
         append_row(folder / "metrics.jsonl", {"step": step, "attempt": 1 + (step > 20), "train_loss": 10 / step})
     append_row(folder / "metrics.jsonl", {"step": 40, "valid_loss": 0.5, "time": 1.8e9})
+    (folder / "pictures").mkdir()
+    for step in (10, 40):
+        Image.new("L", (4, 4), step).save(folder / "pictures" / f"board_step_{step:07d}.png")
     append_row(folder / "usage.jsonl", {"step": 20, "time": 1.8e9, "cpu_percent": 50.0})
     append_row(folder / "samples.jsonl", {"step": 40, "prompt": "The", "text": " end"})
     append_row(folder / "attempts.jsonl", {"attempt": 2, "end": "later", "last_step": 40, "cause": "finished"})
@@ -184,6 +188,9 @@ def test_what_is_rebuilt_is_a_whole_run(run: Run) -> None:
     assert {"config.json", "command.txt", "code.json", "samples.jsonl"} <= set(file.files)
     assert any("samples" in name for name in file.files if name.startswith("media/table"))
     assert file.exit_code == 0 and file.stats == 0
+    drawn = {row["_step"]: row["pictures/board.caption"] for row in file.history if "pictures/board.caption" in row}
+    assert drawn == {10: "board_step_0000010.png", 40: "board_step_0000040.png"}
+    assert sum(name.startswith("media/images/pictures/board") for name in file.files) == 2
 
 
 def test_without_a_server_or_a_login_it_says_so_at_once(run: Run) -> None:

@@ -222,7 +222,10 @@ EBT.axisOf = function (axis, { title }, longest) {
 
 EBT.TOOLBAR_HEIGHT = 30; // pixels above a chart, so that the tool bar covers no curve
 
-EBT.layout = function ({ xtitle, ytitle, logx, logy, height, marks, stacked, xrange, yrange }) {
+EBT.PERCENT = ".4~%"; // of an axis
+
+// percent: y is a share. xticks: the only values of x.
+EBT.layout = function ({ xtitle, ytitle, logx, logy, height, marks, stacked, xrange, yrange, percent, xticks }) {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
   const axis = {
@@ -271,13 +274,15 @@ EBT.layout = function ({ xtitle, ytitle, logx, logy, height, marks, stacked, xra
       ...axis,
       title: { text: xtitle, font: { size: 12, color: colour("--muted") }, standoff: 8 },
       type: logx ? "log" : "linear",
+      ...(xticks ? { tickmode: "array", tickvals: xticks, ticktext: xticks.map(String) } : {}),
       ...(xrange && !logx ? { autorangeoptions: { minallowed: xrange[0], maxallowed: xrange[1] } } : {}),
     },
     yaxis: {
       ...axis,
       title: { text: EBT.escapeHtml(ytitle || ""), font: { size: 12, color: colour("--muted") }, standoff: 6 },
       type: logy ? "log" : "linear",
-      ...(stacked ? { range: [0, 1], tickformat: ".0%" } : {}),
+      ...(percent || stacked ? { tickformat: EBT.PERCENT } : {}),
+      ...(stacked ? { range: [0, 1] } : {}),
       ...(yrange ? { range: logy ? yrange.map(Math.log10) : yrange } : {}),
     },
     hovermode: "x unified",
@@ -304,13 +309,18 @@ EBT.rangeOfX = function (traces) {
   return high > low ? [low, high] : null;
 };
 
-EBT.draw = (element, traces, layout) =>
-  Plotly.react(element, traces, layout, {
+EBT.draw = function (element, traces, layout) {
+  const percent = layout.yaxis.tickformat === EBT.PERCENT;
+  const formatted = traces.map((trace) =>
+    percent && trace.hovertemplate ? { ...trace, hovertemplate: "%{y:.1%}" } : trace,
+  );
+  return Plotly.react(element, formatted, layout, {
     displaylogo: false,
     responsive: true,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
     toImageButtonOptions: { format: "svg" },
   });
+};
 
 // Paper is white and narrower than a window: charts are drawn again for printing and back.
 EBT.fitToPaper = function (printing) {

@@ -75,6 +75,13 @@ EBT.date = function (seconds) {
   const two = (value) => String(value).padStart(2, "0");
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}`;
 };
+// A share of all ("share of tokens") is shown in percent.
+EBT.isShare = (series) => Boolean(series && (series.unit || "").startsWith("share of "));
+EBT.percent = (value, decimals = 1) => (Number.isFinite(value) ? `${(100 * value).toFixed(decimals)}\u2009%` : "");
+EBT.measured = (value, series, decimals = 4) =>
+  EBT.isShare(series) ? EBT.percent(value) : EBT.fixed(value, decimals);
+// The unit beside such a number: "of tokens" after a percentage.
+EBT.unitOf = (series) => (EBT.isShare(series) ? series.unit.slice(6) : series.unit);
 EBT.plural = (count, word) => `${count.toLocaleString("en-US")} ${word}${count === 1 ? "" : "s"}`;
 // Names of flags as words, in the plural: tokenizers.
 EBT.plurals = (names) => names.map((name) => `${name.replaceAll("_", " ")}s`).join(" and ");
@@ -142,6 +149,77 @@ EBT.header = function (title, ...rest) {
     "\u25D0",
   );
   return EBT.h("header", {}, back, EBT.h("div", { class: "title" }, EBT.h("h1", {}, title), ...rest, theme));
+};
+
+// The address of a file in a run folder.
+EBT.runFile = (file, ...names) =>
+  `${EBT.base ? "" : "../"}runs/${file}/${names.map(encodeURIComponent).join("/")}`;
+
+// ---- pictures by training step
+
+EBT.shownSteps = new Map(); // {name of a picture: the step that was chosen}; without one, the last
+// One picture by training step, of a run or of several beside one another. sides: [{label, pictures: [[step, address],
+// ...]}, ...]; of each side the newest that is not after the chosen step is shown.
+EBT.picturesByStep = function (name, sides) {
+  const steps = [...new Set(sides.flatMap(({ pictures }) => pictures.map(([step]) => step)))].sort((a, b) => a - b);
+  const last = steps.length - 1;
+  const newest = (pictures, step) => pictures.filter(([other]) => other <= step).pop();
+  const views = sides.map(({ label, pictures }) => {
+    const link = EBT.h("a", {}, EBT.h("img", {}));
+    const caption = EBT.h("figcaption");
+    const show = (step) => {
+      const picture = newest(pictures, step);
+      link.hidden = !picture;
+      const words = picture ? `step ${EBT.number(picture[0])}` : "not drawn yet";
+      caption.textContent = label ? `${label}, ${words}` : words;
+      if (!picture) return;
+      link.href = link.firstChild.src = picture[1];
+      link.firstChild.alt = `${name} at ${caption.textContent}`;
+    };
+    return { show, element: EBT.h("figure", {}, link, caption) };
+  });
+  const strip = steps.map((step, index) => {
+    const [, address] = newest(sides.find(({ pictures }) => newest(pictures, step)).pictures, step);
+    const title = `step ${EBT.number(step)}`;
+    return EBT.h(
+      "button",
+      { type: "button", tabindex: -1, title, "aria-label": title, onclick: () => choose(index) },
+      EBT.h("img", { src: address, alt: "", loading: "lazy" }),
+    );
+  });
+  const range = EBT.h("input", {
+    type: "range",
+    min: 0,
+    max: last,
+    step: 1,
+    "aria-label": `training step of ${name}`,
+    oninput: () => choose(Number(range.value)),
+  });
+  const place = EBT.h("output", {});
+  const choose = (index) => {
+    range.value = index;
+    range.setAttribute("aria-valuetext", `step ${EBT.number(steps[index])}`);
+    place.textContent = `step ${EBT.number(steps[index])}, ${index + 1} of ${steps.length}`;
+    if (index === last) EBT.shownSteps.delete(name);
+    else EBT.shownSteps.set(name, steps[index]);
+    views.forEach(({ show }) => show(steps[index]));
+    strip.forEach((button, other) => button.setAttribute("aria-pressed", String(other === index)));
+  };
+  const chosen = steps.indexOf(EBT.shownSteps.get(name));
+  choose(chosen < 0 ? last : chosen);
+  const several = steps.length > 1;
+  return EBT.h(
+    "div",
+    { class: "by-step", "data-name": name },
+    EBT.h("h4", {}, name.replaceAll("_", " ")),
+    EBT.h(
+      "div",
+      { class: "sides" },
+      views.map(({ element }) => element),
+    ),
+    several ? EBT.h("label", { class: "steps" }, range, place) : null,
+    several ? EBT.h("div", { class: "strip" }, strip) : null,
+  );
 };
 
 EBT.runLink = (file) => `${EBT.base}${file}.html`;

@@ -269,8 +269,19 @@ EBT.MEDIAN_POINTS = 15; // points of the running median by which a curve of many
       beyond: ["more than seed noise", `\u00B1${EBT.number(noise, 2)}`],
     })[kind];
 
+  const inPercent = (group) => ({
+    ...group,
+    members: group.members.map((member) => ({
+      ...member,
+      points: member.points.map((point) => ({ ...point, y: 100 * point.y })),
+    })),
+  });
+
   // near: how far apart two xs may be that count as one; 0 where steps are exact.
-  EBT.verdictCard = function (groups, series, near, positionText, note = null) {
+  EBT.verdictCard = function (measuredGroups, measuredSeries, near, positionText, measuredNote = null) {
+    const [groups, series, note] = EBT.isShare(measuredSeries)
+      ? [measuredGroups.map(inPercent), { ...measuredSeries, unit: "percentage points" }, measuredNote || "in percent"]
+      : [measuredGroups, measuredSeries, measuredNote];
     const [alike, others] = comparable(groups, series);
     const runsOf = (some) => some.flatMap(({ members }) => members.map(({ run }) => run));
     const reasons = Object.values(EBT.obstacles(runsOf(groups), series)).join("; ");
@@ -291,7 +302,7 @@ EBT.MEDIAN_POINTS = 15; // points of the running median by which a curve of many
       .map((group, index) => ({ group, values: last.values[index], mean: mean(last.values[index]) }))
       .sort((a, b) => sign * (a.mean - b.mean));
     const [best, second] = rows;
-    const decimals = decimalsOf(rows.map((row) => row.mean));
+    const decimals = EBT.isShare(measuredSeries) ? 2 : decimalsOf(rows.map((row) => row.mean));
     const pairs = (rows.length * (rows.length - 1)) / 2; // the best was picked among them, so all pairs count
     const judge = (row) => {
       const result = EBT.math.welchTest(row.values, best.values, pairs);
@@ -381,6 +392,7 @@ EBT.MEDIAN_POINTS = 15; // points of the running median by which a curve of many
 (function () {
   const h = EBT.h;
   const view = { metric: null, axis: "step", weight: 0, logx: false, logy: false, grouped: true, late: true };
+  const MOST_PICTURES = 6; // runs whose pictures are shown beside one another
   let runs = [],
     plot = null;
 
@@ -588,6 +600,7 @@ EBT.MEDIAN_POINTS = 15; // points of the running median by which a curve of many
         ytitle: [EBT.capitalize(series.title), series.unit].filter(Boolean).join(", "),
         logx: view.logx,
         logy: view.logy,
+        percent: EBT.isShare(series),
         height: 440,
       }),
     );
@@ -619,6 +632,27 @@ EBT.MEDIAN_POINTS = 15; // points of the running median by which a curve of many
       return EBT.verdictCard(groupsOf(others), other, near(others), positionText, note);
     }
     return EBT.verdictCard(groups, series, near(curves), positionText);
+  }
+
+  // The pictures that at least two runs drew, beside one another by training step.
+  function picturesCard() {
+    const names = [...new Set(runs.flatMap((run) => Object.keys(run.pictures_by_step || {})))].sort();
+    const sides = (name) =>
+      runs
+        .filter((run) => (run.pictures_by_step || {})[name])
+        .map(({ label, file, pictures_by_step: { [name]: drawn } }) => ({
+          label,
+          pictures: drawn.map(([step, picture]) => [step, EBT.runFile(file, "pictures", picture)]),
+        }));
+    const shown = names.filter((name) => sides(name).length > 1);
+    return shown.length
+      ? h(
+          "section",
+          { class: "card wide" },
+          h("h3", {}, "Pictures by training step"),
+          shown.map((name) => EBT.picturesByStep(name, sides(name).slice(0, MOST_PICTURES))),
+        )
+      : null;
   }
 
   function draw() {
@@ -673,6 +707,7 @@ EBT.MEDIAN_POINTS = 15; // points of the running median by which a curve of many
       h("div", { id: "controls" }),
       h("section", { class: "card wide" }, h("div", { id: "legend" }), plot),
       h("div", { id: "verdict" }),
+      picturesCard() || "",
       h("div", { id: "settings" }),
       EBT.codeCard(runs),
     );

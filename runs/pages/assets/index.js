@@ -229,6 +229,11 @@
   const training = (task) => task.columns.train;
   const gain = (task) => task.facts.find((name) => name.endsWith("_gain"));
   const label = () => [...new Set(Object.values(EBT.index.tasks).map((task) => task.label))].join(", ");
+  // A value as text, by the meaning of its column for the task of its run.
+  const measured = (nameOf, decimals) => (value, run) => {
+    const task = EBT.index.tasks[run.task];
+    return EBT.measured(value, task.measures[nameOf(task)], decimals);
+  };
   const setting = (name) => (run) => run.settings[name];
 
   EBT.columns = function () {
@@ -238,7 +243,7 @@
       key,
       title,
       value,
-      show: (run) => show(value(run)),
+      show: (run) => show(value(run), run),
       kind: "number",
       hint,
     });
@@ -262,28 +267,28 @@
         "best",
         "Best valid.",
         metric(headline, 1),
-        (value) => EBT.fixed(value),
+        measured(headline),
         meaning(headline, "best"),
       ),
       number(
         "last",
         "Last valid.",
         metric(headline, 0),
-        (value) => EBT.fixed(value),
+        measured(headline),
         meaning(headline, "last"),
       ),
       number(
         "train",
         "Last train",
         metric(training, 0),
-        (value) => EBT.fixed(value),
+        measured(training),
         meaning(training, "last"),
       ),
       number(
         "gain",
         "Thinking",
         metric(gain, 0),
-        (value) => EBT.fixed(value, 3),
+        measured(gain, 3),
         `${meaning(gain, "last")}: what the later descent steps gain`,
       ),
       ...settings

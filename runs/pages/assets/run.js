@@ -19,23 +19,31 @@
     const { headline, columns, facts, measures, unit } = run.task;
     const [best, at] = run.best || [];
     const words = (name) => series[name] || measures[name];
-    const isShare = (name) => words(name).unit.startsWith("share");
-    const text = (name) => (isShare(name) ? `${(100 * final(name)).toFixed(1)}\u2009%` : EBT.fixed(final(name), 3));
-    const bestNote = [words(headline).unit, `step ${EBT.number(at)}`].filter(Boolean).join(", ");
+    const text = (name) => EBT.measured(final(name), words(name), 3);
+    const unitOf = (name) => EBT.unitOf(words(name));
+    const bestNote = [unitOf(headline), `step ${EBT.number(at)}`].filter(Boolean).join(", ");
     const plain = (name) => EBT.capitalize(words(name).title.replace(/^validation /, ""));
     const total =
       run.heartbeat.total_steps ?? (run.settings.find((setting) => setting.name === "max_steps") || {}).value;
     return h(
       "dl",
       { class: "facts" },
-      fact(`Best ${words(headline).title}`, EBT.fixed(best), best === undefined ? "" : bestNote),
-      fact(`Last ${words(headline).title}`, EBT.fixed(final(headline)), words(headline).unit),
-      fact(`Last ${words(columns.train).title}`, EBT.fixed(final(columns.train)), words(columns.train).unit),
+      fact(
+        `Best ${words(headline).title}`,
+        EBT.measured(best, words(headline)),
+        best === undefined ? "" : bestNote,
+      ),
+      fact(`Last ${words(headline).title}`, EBT.measured(final(headline), words(headline)), unitOf(headline)),
+      fact(
+        `Last ${words(columns.train).title}`,
+        EBT.measured(final(columns.train), words(columns.train)),
+        unitOf(columns.train),
+      ),
       facts.map((name) =>
         fact(
           plain(name),
           series[name] ? text(name) : "",
-          isShare(name) ? "validation, last" : [words(name).unit, "validation"].filter(Boolean).join(", "),
+          EBT.isShare(words(name)) ? "validation, last" : [words(name).unit, "validation"].filter(Boolean).join(", "),
         ),
       ),
       fact("Steps", EBT.number(end("step")), total ? `of ${EBT.number(total)}` : ""),
@@ -155,16 +163,17 @@
           : null,
       ),
     );
-    const link = (name) => h("a", { class: "file", href: `../runs/${file}/${encodeURIComponent(name)}` }, name);
+    const link = (name) => h("a", { class: "file", href: EBT.runFile(file, name) }, name);
+    const drawn = Object.entries(run.pictures_by_step || {}).map(([name, pictures]) =>
+      EBT.picturesByStep(name, [
+        { label: "", pictures: pictures.map(([step, picture]) => [step, EBT.runFile(file, "pictures", picture)]) },
+      ]),
+    );
     const pictures = run.pictures.map((name) =>
       h(
         "figure",
         {},
-        h(
-          "a",
-          { href: `../runs/${file}/${encodeURIComponent(name)}` },
-          h("img", { src: `../runs/${file}/${encodeURIComponent(name)}`, alt: name }),
-        ),
+        h("a", { href: EBT.runFile(file, name) }, h("img", { src: EBT.runFile(file, name), alt: name })),
         h("figcaption", {}, name),
       ),
     );
@@ -182,6 +191,14 @@
             samples.length > 3
               ? foldable("Earlier samples", ` ${samples.length - 3}`, h("ul", { class: "notes" }, samples.slice(3)))
               : null,
+          )
+        : null,
+      drawn.length
+        ? h(
+            "section",
+            { class: "card wide" },
+            h("h3", {}, "Pictures by training step"),
+            h("div", { class: "pictures" }, drawn),
           )
         : null,
       settingsTable(run.settings),
@@ -287,22 +304,63 @@
     return h("span", { class: share > 0.5 ? "warn" : "quiet" }, share > 0.5 ? `\u26A0 ${text}` : text);
   }
 
+  const withoutSplit = (title) => title.replace(/^(training|validation|test) /, "");
+  const isNumber = (part) => /^\d+$/.test(part);
+  const final = ({ y }) => y.filter((value) => value !== null).pop();
+  // Columns that a pattern declares (solved_step_*), as {column, title, of: [[part, name], ...]}; parts in their order.
+  function families({ series }) {
+    const all = new Map();
+    for (const [name, { pattern }] of Object.entries(series)) {
+      if (!pattern) continue;
+      if (!all.has(pattern.column)) all.set(pattern.column, { ...pattern, unit: series[name].unit, of: [] });
+      all.get(pattern.column).of.push([pattern.part, name]);
+    }
+    const order = ([a], [b]) => a.localeCompare(b, "en", { numeric: true });
+    return [...all.values()].map((family) => ({ ...family, of: family.of.sort(order) }));
+  }
+  const titleOf = ({ title }) => EBT.capitalize(title.replace("*", "\u2026"));
+  // The last values of families that count something (steps), by that number: a chart for each unit.
+  function byPart(curves) {
+    const numeric = families(curves).filter(
+      ({ column, of }) => /^(valid|test)_/.test(column) && of.length > 2 && of.every(([part]) => isNumber(part)),
+    );
+    return [...new Set(numeric.map(({ unit }) => unit))].map((unit) => {
+      const lines = numeric.filter((family) => family.unit === unit);
+      const title = withoutSplit(lines[0].title);
+      return { title: EBT.capitalize(`${title.replace("*", "\u2026")}, at the end`), lines };
+    });
+  }
+  // Each family along training. A number of one part alone has its own title.
+  const byPattern = (curves) =>
+    families(curves).map((family) => ({
+      title: family.of.length > 1 ? EBT.capitalize(withoutSplit(titleOf(family).replace(/^V/, "v"))) : undefined,
+      of: family.of.map(([, name]) => name),
+      ordered: family.of.every(([part]) => isNumber(part)),
+      log: !EBT.isShare(family),
+    }));
+  // Shares of the same kind in one chart.
+  function shares({ series }) {
+    const names = Object.keys(series).filter((name) => name.startsWith("valid_") && EBT.isShare(series[name]));
+    return [...new Set(names.map((name) => series[name].unit))].map((unit) => ({
+      several: EBT.capitalize(unit),
+      of: names.filter((name) => series[name].unit === unit),
+    }));
+  }
+
   // The charts in order. `of`: the columns of a chart, as names or a pattern; columns of none come after, a chart each.
-  // limit: the value of a horizontal line; note: an element beside the title.
+  // A function gives charts by what was measured. limit: the value of a horizontal line; note: an element beside the
+  // title; several: the title of more than one column; lines: the values are those at the end, along another axis.
   const { columns, label, unit } = EBT.details[file].task;
   const GROUPS = [
     { title: EBT.capitalize(label), of: Object.values(columns), wide: true, log: true },
-    {
-      title: `Validation ${label} after each descent step`,
-      of: { test: (name) => name.startsWith(`${columns.valid}_step_`) },
-      log: true,
-    },
+    byPart,
+    byPattern,
     { title: "Thinking gain", of: ["thinking_gain", "valid_thinking_gain", "test_thinking_gain"] },
     { title: "Energy along the descent", of: /^(energy_first|energy_last|energy_step_\d+)$/ },
     { title: "Energy drop", of: ["energy_gap"] },
     { title: "Shares of the training loss", of: /^loss_share\//, stacked: true },
     { title: "Terms of the training loss", of: ["contrastive_loss"], log: true },
-    { of: { test: (name, series) => name.startsWith("valid_") && series.unit.startsWith("share") } },
+    shares,
     { title: "Step size of the descent", of: ["step_size"] },
     { title: "Slope of the energy", of: ["energy_gradient_norm"], log: true },
     { title: "Gradient norm", of: ["gradient_norm"], log: true, limit: clip, note: clipped },
@@ -326,14 +384,22 @@
     const remaining = new Set(Object.keys(curves.series).filter((name) => !isElsewhere(name, curves.series[name])));
     const constant = [...remaining].filter((name) => new Set(curves.series[name].y).size === 1 && !/loss/.test(name));
     const drawnGroups = [];
-    for (const group of groups) {
+    for (const group of groups.flatMap((each) => (typeof each === "function" ? each(curves) : [each]))) {
+      if (group.lines) {
+        drawnGroups.push({ ...group, names: group.lines.map(({ of: [[, name]] }) => name), curves });
+        // What was measured once is drawn here alone.
+        for (const [, name] of group.lines.flatMap(({ of }) => of))
+          if (curves.series[name].x.length === 1) remaining.delete(name);
+        continue;
+      }
       const names = (
         Array.isArray(group.of)
           ? group.of
           : [...remaining].filter((name) => group.of.test(name, curves.series[name])).sort((a, b) => a.localeCompare(b, "en", { numeric: true }))
       ).filter((name) => remaining.has(name));
       names.forEach((name) => remaining.delete(name));
-      const title = group.title || (names.length && EBT.capitalize(curves.series[names[0]].title.replace(/^validation /, "")));
+      const own = names.length && EBT.capitalize(curves.series[names[0]].title.replace(/^validation /, ""));
+      const title = group.title || (names.length > 1 && group.several) || own;
       if (names.some((name) => !constant.includes(name))) drawnGroups.push({ ...group, title, names, curves });
       else names.forEach((name) => remaining.add(name));
     }
@@ -342,7 +408,41 @@
     return [drawnGroups, constant.filter((name) => remaining.has(name))];
   }
 
+  // Values at the end, by the number that is in the names of their columns.
+  function drawLines({ element, group: { lines, curves, title } }) {
+    const numbers = [...new Set(lines.flatMap(({ of }) => of.map(([part]) => Number(part))))].sort((a, b) => a - b);
+    const logx = numbers[0] > 0 && numbers[numbers.length - 1] >= 8 * numbers[0];
+    // The word that the number belongs to: "after * steps", "after step *".
+    const [before, after] = lines[0].title.split("*").map((text) => text.trim().split(" "));
+    EBT.draw(
+      element,
+      lines.map((line, index) =>
+        EBT.line(
+          line.of.map(([part]) => Number(part)),
+          line.of.map(([, name]) => final(curves.series[name])),
+          titleOf(line),
+          EBT.colour(index),
+        ),
+      ),
+      EBT.layout({
+        xtitle: after[0] || before[before.length - 1],
+        ytitle: lines[0].unit || title,
+        height: 250,
+        logx,
+        xticks: numbers.length <= 12 ? numbers : undefined,
+        percent: EBT.isShare(lines[0]),
+      }),
+    );
+  }
+
+  // The colour of a curve: shades of one where the curves have an order.
+  const colourOf = (group, index) =>
+    group.ordered && group.names.length > 1
+      ? EBT.withAlpha(EBT.colour(0), 0.3 + (0.7 * index) / (group.names.length - 1))
+      : EBT.colour(index);
+
   function drawChart({ element, group }) {
+    if (group.lines) return drawLines({ element, group });
     const { curves, names } = group;
     const axis = curves.places[view.axis] ? view.axis : "step";
     const longest = Math.max(...(curves.places.seconds || [0]));
@@ -351,16 +451,19 @@
     const logy = view.logy && group.log;
     const traces = names.flatMap((name, index) => {
       const series = curves.series[name];
-      const dash = EBT.dashes[Math.floor(index / EBT.palette().length) % EBT.dashes.length];
+      const colour = colourOf(group, index);
+      const dash = group.ordered
+        ? "solid"
+        : EBT.dashes[Math.floor(index / EBT.palette().length) % EBT.dashes.length];
       const more = { line: { dash }, ...(group.stacked ? { stackgroup: "share", pale: false } : {}) };
       // Evaluations over more or less data than most are drawn as single points.
       const [curve, ...others] = EBT.math.byExtent(series);
       const title = EBT.capitalize(short(name, series));
       const weight = group.stacked || curve.x.length < 20 ? 0 : view.weight;
       return [
-        ...EBT.curve(along(curve.x), curve.y, title, EBT.colour(index), weight, more),
+        ...EBT.curve(along(curve.x), curve.y, title, colour, group.ordered ? 0 : weight, more),
         ...others.map(({ x, y, of }) =>
-          EBT.line(along(x), y, `${title}, of ${EBT.withPrefix(of)}`, EBT.colour(index), {
+          EBT.line(along(x), y, `${title}, of ${EBT.withPrefix(of)}`, colour, {
             mode: "markers",
             marker: { size: 8, symbol: "diamond-open" },
           }),
@@ -389,11 +492,17 @@
         xrange,
         marks: attempts.filter(({ x }) => !view.logx || x > 0),
         stacked: group.stacked,
+        percent: names.every((name) => EBT.isShare(curves.series[name])),
       }),
     );
   }
 
   const short = (name, series) => (name.startsWith("loss_share/") ? name.slice(11).replaceAll("_", " ") : series.title);
+
+  const legendText = ({ lines, ordered, curves }, name, index) => {
+    if (lines) return titleOf(lines[index]);
+    return ordered ? curves.series[name].pattern.part : EBT.capitalize(short(name, curves.series[name]));
+  };
 
   function chart(group) {
     const element = elements.get(group.title) || h("div", { class: "plot" });
@@ -403,7 +512,7 @@
     const legend =
       group.names.length > 1 && !many
         ? EBT.legend(
-            group.names.map((name, index) => [EBT.capitalize(short(name, group.curves.series[name])), EBT.colour(index)]),
+            group.names.map((name, index) => [legendText(group, name, index), colourOf(group, index)]),
           )
         : null;
     const note = many
