@@ -145,8 +145,9 @@ def show_best(records: list[IndexedRun], metric: str, better: str, on: str) -> N
     rank = f"the {better[:-2]}est of {len(records):,}"
     targets = records[0].best.get(f"{metric.partition('_')[0]}_targets", (0, None))[0]
     task = records[0].task
+    measure = task.measure(metric)
     on = f" on {on}{f', {targets:,.0f} {task.unit}' if targets else ''}" if on else ""
-    print(f"{format_value(records[0].run_id)}: {task.measure(metric).title} {format_number(value)}{at}, {rank}{on}.")
+    print(f"{format_value(records[0].run_id)}: {measure.title} {measure.text(value)}{at}, {rank}{on}.")
     show_table(records[:BEST], ["id", f"best.{metric}", *varying_settings(records[:BEST])])
 
 

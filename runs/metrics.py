@@ -25,7 +25,7 @@ from config.task import DEFAULT_TASK, SPLITS, Measure, find_task, measure_of, ta
 from core.commands import CommandParser
 from core.errors import UserError
 from core.files import rows_of, write_text
-from core.text import format_value
+from core.text import format_number, format_value
 
 EVALUATED = ("valid", "test")  # splits of which a row says how many units it saw, in SPLIT_targets
 Better = Literal["lower", "higher"] | None
@@ -38,6 +38,14 @@ class Metric:
     title: str
     unit: str = ""
     better: Better = None
+
+    @property
+    def is_share(self) -> bool:
+        return self.unit.startswith("share of ")
+
+    def text(self, value: float) -> str:
+        """A value in a sentence: a share in percent."""
+        return f"{value:.1%}" if self.is_share else format_number(value)
 
 
 PREFIXES = {"gradient_norm/": "gradient norm of {}", "learning_rate/": "learning rate of {}"}
@@ -113,20 +121,21 @@ class TaskRecord:
                 return Metric(title.format(column.removeprefix(prefix)))
         return Metric(column.replace("_", " ").strip() or column)
 
-    def pattern_of(self, column: str) -> dict[str, str] | None:
+    def pattern_of(self, column: str) -> dict[str, Any] | None:
         """The pattern that declares a column, as loss_step_* does valid_loss_step_2: its own column and title, with *,
-        and the part that * stands for; None where the column is declared by its name, or not at all."""
+        the part that * stands for, and its rank among the measures; None where the column is declared by its name, or
+        not at all."""
         split, _, rest = column.partition("_")
         if column in self.axes or any(column in (each.name, f"{split}_{each.name}") for each in self.measures):
             return None
-        for measure in self.measures:
+        for rank, measure in enumerate(self.measures):
             before, star, after = measure.name.partition("*")
             is_of_split = measure.split and split in SPLITS
             name = rest if is_of_split else column
             if star and is_of_split == measure.split and measure.matches(name):
                 start, title = (f"{split}_", f"{SPLITS[split]} {measure.title}") if is_of_split else ("", measure.title)
                 part = name.removeprefix(before).removesuffix(after)
-                return {"column": f"{start}{measure.name}", "title": title, "part": part}
+                return {"column": f"{start}{measure.name}", "title": title, "part": part, "rank": rank}
         return None
 
     def sign(self, column: str) -> int:

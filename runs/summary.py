@@ -162,9 +162,8 @@ def stats_of(record: IndexedRun) -> list[str]:
         sentences.append(f"It read {' and took '.join(cost)}." if unit in last else f"It took {cost[0]}.")
     for name in map(task.headline_on, SPLITS):
         if name in last:
-            sentences.append(
-                f"{task.measure(name).title.capitalize()} {format_number(last[name])}{best_text(record, name)}."
-            )
+            measure = task.measure(name)
+            sentences.append(f"{measure.title.capitalize()} {measure.text(last[name])}{best_text(record, name)}.")
     hosts = list(dict.fromkeys(str(attempt["host"]) for attempt in record.run.attempts if "host" in attempt))
     if hosts:
         times = record.facts["attempts"]
@@ -177,7 +176,7 @@ def best_text(record: IndexedRun, name: str) -> str:
     value, step = record.best.get(name, (None, None))
     if value is None or value == record.last[name]:
         return ""
-    return f" (best {format_number(value)}" + (f" at step {step:,})" if step is not None else ")")
+    return f" (best {record.task.measure(name).text(value)}" + (f" at step {step:,})" if step is not None else ")")
 
 
 def takeaways_of(record: IndexedRun, against: IndexedRun | None) -> list[str]:
@@ -262,11 +261,11 @@ def comparison(record: IndexedRun, against: IndexedRun | None, validations: Sequ
         return [f"No verdict against {other}: {differ}{same}."]
     name = instead if instead and is_other_unit else name
     mine, its = (one.unit_free if is_other_unit else one.value for one in pair)
-    title, step = task.measure(name).title, f"step {pair[0].step:,}"
-    if format_number(mine) == format_number(its):
-        return [f"At {step} its {title} is {format_number(mine)}, as that of {other}."]
-    gap = f"{abs(mine - its):.3g}"
-    mine_text, its_text = format_number(mine), format_number(its)
+    measure, step = task.measure(name), f"step {pair[0].step:,}"
+    title, mine_text, its_text = measure.title, measure.text(mine), measure.text(its)
+    if mine_text == its_text:
+        return [f"At {step} its {title} is {mine_text}, as that of {other}."]
+    gap = f"{100 * abs(mine - its):.3g} percentage points" if measure.is_share else f"{abs(mine - its):.3g}"
     if differences(against.settings, record.settings).keys() == {"seed"}:
         return [f"At {step} its {title} is {mine_text}; {other}, of another seed, has {its_text}: {gap} by chance."]
     sign = task.sign(name)

@@ -384,7 +384,7 @@ def usage_rows(run: Run) -> list[dict[str, Any]]:
 
 
 def rows_by_step(rows: Iterable[dict[str, Any]], pictures: Mapping[str, Mapping[int, Path]]) -> list[dict[str, Any]]:
-    """Rows and pictures by step; those of one step are one row for W&B."""
+    """Rows and pictures by step; those of one step are one row for W&B, with the time of the last that has one."""
     drawn = [picture_row({name: file}, step) for name, files in pictures.items() for step, file in files.items()]
-    of_steps = [row for row in (*rows, *drawn) if isinstance(row.get("step"), int)]
+    of_steps = [row for row in (*drawn, *rows) if isinstance(row.get("step"), int)]
     return sorted(of_steps, key=lambda row: number_or(row["step"], 0.0))

@@ -18,9 +18,11 @@ import torch
 
 from config.record import from_dict
 from core.files import read_rows
+from runs.wandb import offline_runs
 from tasks import find_task
 from tests.conftest import ROOT
 from tests.support import warm
+from tests.support.reading_wandb import WandbFile
 
 TOY = ROOT / "tests" / "toy"
 ROOMS = ("core", "config", "data", "models", "tasks", "training", "runs", "launch", "inference")
@@ -187,6 +189,17 @@ def test_many_validations_are_shown_about_a_dozen_times(tmp_path: Path) -> None:
     toy.train("--resume_training_ckpt", "last", "--max_steps", "60", "--goal", "valid_loss<100")
     steps = [int(name[-11:-4]) for name in pictures(toy.run_folder)]
     assert steps[-2:] == [50, 52], "the goal is met at step 52: the last validation is shown"
+
+
+def test_wandb_has_its_pictures_by_step(tmp_path: Path) -> None:
+    toy = Toy(tmp_path / "logs")
+    toy("train_model.py", "--task", toy.task, "--wandb_offline", "--logs_dir", str(toy.logs), "--max_steps", "20")
+    (piece,) = offline_runs(toy.run_folder)
+    history = WandbFile(piece.file).history
+    drawn = [row["pictures/plane.caption"] for row in history if "pictures/plane.caption" in row]
+    assert drawn == list(pictures(toy.run_folder)) and len(drawn) == 11
+    validated = {row["_step"] for row in history if "valid_loss" in row}
+    assert validated == {row["_step"] for row in history if "pictures/plane.caption" in row}
 
 
 def test_a_rehearsal_draws_nothing(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from config import parse_command_line
 from config.record import to_dict
@@ -105,6 +106,51 @@ def point_rows(scores: tuple[float, ...]) -> list[dict[str, Any]]:
         row |= {"attempt": 1, "train_score": score + 0.1, "noise": 0.3, "valid_rmse/left": 2.0 - score}
         rows.append(row | {"valid_score": score, "valid_near": score / 2, "points_per_second": 200.0 + number})
     return rows
+
+
+def make_puzzle_run(
+    logs: Path, name: str = "thinker", *flags: str, day: int = 1, gain: float = 0.0, steps: int = 1200
+) -> Path:
+    """A run of a task whose code is not here: puzzles that are solved in 1 to 32 steps, with boards as pictures."""
+    folder = make_run(logs, name, *flags, day=day, losses=())
+    measures = [
+        {"name": "solved", "title": "solved", "unit": "share of puzzles", "better": "higher"},
+        {"name": "solved_shifted", "title": "harder ones solved", "unit": "share of puzzles", "better": "higher"},
+        {"name": "loss", "title": "loss", "unit": "nats per cell", "better": "lower"},
+        {"name": "accuracy", "title": "accuracy", "unit": "share of cells", "better": "higher"},
+        {"name": "solved_step_*", "title": "solved after * steps", "unit": "share of puzzles", "better": "higher"},
+        {
+            "name": "solved_shifted_step_*",
+            "title": "harder ones solved after * steps",
+            "unit": "share of puzzles",
+            "better": "higher",
+        },
+        {"name": "energy_*", "title": "energy of * puzzles"},
+    ]
+    task = {"name": "reasoning", "unit": "puzzles", "headline": "valid_solved", "measures": measures}
+    (folder / "task.json").write_text(json.dumps(task))
+    (folder / "pictures").mkdir()
+    for number in range(13):
+        step = steps * number // 12
+        row = {"step": step, "puzzles": 64 * step, "flops": 1e9 * step, "seconds": step / 10, "attempt": 1}
+        write_rows(folder / "metrics.jsonl", {**row, "train_loss": 2.0 - number / 10, "gradient_norm": 1.0 + number})
+        write_rows(folder / "metrics.jsonl", {**row, **puzzle_results("valid", number / 12, gain)})
+        shade = Image.new("RGB", (180, 120), (20 * number, 90, 160))
+        shade.save(folder / "pictures" / f"board_step_{step:07d}.png")
+    write_rows(folder / "metrics.jsonl", {**row, **puzzle_results("test", 1.0, gain)})
+    Image.new("RGB", (180, 120)).save(folder / "walk.png")
+    return folder
+
+
+def puzzle_results(split: str, trained: float, gain: float) -> dict[str, float]:
+    def solved(thinking: int, hard: float) -> float:
+        return (0.9 + gain) * trained * (1 - math.exp(-thinking / hard))
+
+    results = {f"solved_step_{number}": solved(number, 4.0) for number in (1, 2, 4, 8, 16, 32)}
+    results |= {f"solved_shifted_step_{number}": solved(number, 12.0) for number in (1, 2, 4, 8, 16, 32)}
+    results |= {"solved": solved(16, 4.0), "solved_shifted": solved(16, 12.0), "accuracy": 0.5 + 0.4 * trained}
+    results |= {"loss": 2.0 - trained, "energy_solved": -3.0 * trained, "energy_unsolved": -trained, "targets": 512.0}
+    return {f"{split}_{name}": value for name, value in results.items()}
 
 
 def row_at(step: int, loss: float) -> dict[str, Any]:

@@ -330,6 +330,9 @@ def test_plotly_that_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_server_shows_the_site_and_nothing_else(tmp_path: Path) -> None:
     run = fake_run(tmp_path)
     (run / "energy.png").write_bytes(b"png")
+    (run / "pictures").mkdir()
+    (run / "pictures" / "board_step_0000010.png").write_bytes(b"png")
+    (run / "pictures" / "notes.txt").write_bytes(b"private")
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "last.png").write_bytes(b"weights")
     (tmp_path / "secret.png").write_bytes(b"no")
@@ -350,7 +353,15 @@ def test_the_server_shows_the_site_and_nothing_else(tmp_path: Path) -> None:
 
     shown = ["/", "/index.html", "/compare.html", "/pages/runs.js?1", f"/pages/{run.name}.html"]
     shown += ["/pages/assets/pages.css", f"/runs/{run.name}/energy.png"]
-    hidden = ["/secret.png", f"/runs/{run.name}/config.json", f"/runs/{run.name}/checkpoints/last.png", "/runs/"]
+    shown += [f"/runs/{run.name}/pictures/board_step_0000010.png"]
+    hidden = [
+        f"/runs/{run.name}/pictures/notes.txt",
+        f"/runs/{run.name}/pictures/",
+        "/secret.png",
+        f"/runs/{run.name}/config.json",
+        f"/runs/{run.name}/checkpoints/last.png",
+        "/runs/",
+    ]
     hidden += [f"/runs/{run.name}/outside.png", "/pages/", "/pages/../../etc/hostname.html", "/..%2f..%2fetc/x.html"]
     try:
         assert [get(path) for path in shown] == [200] * len(shown)

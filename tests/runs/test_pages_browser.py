@@ -14,7 +14,7 @@ import pytest
 
 from runs.pages.server import make_server
 from runs.pages.site import Site
-from tests.runs.folders import fake_run, make_point_run
+from tests.runs.folders import fake_run, make_point_run, make_puzzle_run
 
 if not os.environ.get("CI"):
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
@@ -162,7 +162,7 @@ def test_a_name_with_a_script_is_text_and_its_run_opens(index: Window) -> None:
     page.wait_for_selector(".plot .main-svg")
     assert page.inner_text("h1") == SCRIPT and page.title() == SCRIPT
     headings = page.locator("h3").all_inner_texts()
-    assert headings[:3] == ["Loss", "Validation loss after each descent step", "Energy along the descent"]
+    assert headings[:3] == ["Loss", "Loss after step \u2026", "Energy along the descent"]
     assert {"Processor", "Journal", "Samples", "Settings", "Record"} <= set(headings)
     assert page.locator(".plot").first.locator(".annotation").all_text_contents() == ["attempt 2"]
     text = page.inner_text("main")
@@ -219,8 +219,8 @@ def test_a_run_of_another_task_is_shown_in_its_own_words(window: Window, tmp_pat
 
     page.goto((tmp_path / "pages" / f"{runs[1].name}.html").as_uri())
     facts = dict(text.split("\n", 1) for text in page.locator(".fact").all_inner_texts())
-    assert facts["Best validation score"] == "0.9000\nshare of points, step 40"
-    assert facts["Last training score"].startswith("0.9000") and facts["Points"] == "6\u2009k"
+    assert facts["Best validation score"] == "90.0\u2009%\nof points, step 40"
+    assert facts["Last training score"].startswith("90.0\u2009%") and facts["Points"] == "6\u2009k"
     assert page.locator("h3").all_inner_texts()[0] == "Score" and "Speed" in page.locator("h3").all_inner_texts()
     page.click("button[data-value=points]")
     assert window.title_of_axis() == "points trained on"
@@ -228,9 +228,77 @@ def test_a_run_of_another_task_is_shown_in_its_own_words(window: Window, tmp_pat
 
     page.goto((tmp_path / "compare.html").as_uri() + "#" + ",".join(run.name for run in runs))
     lead = page.inner_text(".verdict .lead")
-    assert lead.startswith("sharp is higher by 0.2000 share of points than dull at step 60.")
+    assert lead.startswith("sharp is higher by 20.00 percentage points than dull at step 60.")
     page.click("button[data-value=points]")
     expect(page.locator(".verdict .lead")).to_contain_text("at 6\u2009k points")
+
+
+def test_a_family_of_measures_is_one_chart_and_shares_are_percentages(window: Window, tmp_path: Path) -> None:
+    run = make_puzzle_run(tmp_path, "thinker")
+    Site(tmp_path).write()
+    page = window.page
+    page.goto((tmp_path / "pages" / f"{run.name}.html").as_uri())
+    page.wait_for_selector(".plot .main-svg")
+    headings = page.locator("h3").all_inner_texts()
+    assert headings[:6] == [
+        *("Solved", "Solved after \u2026 steps, at the end", "Loss", "Solved after \u2026 steps"),
+        *("Harder ones solved after \u2026 steps", "Energy of \u2026 puzzles"),
+    ]
+    assert not any(character.isdigit() for heading in headings for character in heading), "no chart of one step alone"
+
+    def card(title: str) -> Any:
+        return page.locator("section.card", has=page.get_by_text(title, exact=True))
+
+    at_end = card("Solved after \u2026 steps, at the end")
+    assert at_end.locator(".xtick").all_text_contents() == ["1", "2", "4", "8", "16", "32"]
+    assert at_end.locator(".xtitle").text_content() == "steps"
+    assert at_end.locator("path.js-line").count() == 4, "two measures on two splits"
+    assert all(text.endswith("%") for text in at_end.locator(".ytick").all_text_contents())
+    by_step = card("Solved after \u2026 steps")
+    assert by_step.locator(".legend li").all_inner_texts() == ["1", "2", "4", "8", "16", "32"]
+    assert card("Energy of \u2026 puzzles").locator("path.js-line").count() == 2
+    assert card("Loss").locator(".legend li").all_inner_texts() == ["Training loss", "Validation loss", "Test loss"]
+    assert "test accuracy 90.0\u2009%" in page.inner_text("main")
+    facts = dict(text.split("\n", 1) for text in page.locator(".fact").all_inner_texts())
+    assert facts["Best validation solved"] == "88.4\u2009%\nof puzzles, step 1,200"
+    page.goto((tmp_path / "index.html").as_uri())
+    assert page.locator("tbody tr td:nth-child(6)").all_inner_texts() == ["88.4\u2009%"]
+
+
+def test_pictures_are_seen_by_training_step(window: Window, tmp_path: Path) -> None:
+    run = make_puzzle_run(tmp_path, "thinker")
+    Site(tmp_path).write()
+    page = window.page
+    page.goto((tmp_path / "pages" / f"{run.name}.html").as_uri())
+    place, picture = page.locator(".steps output"), page.locator(".by-step figure img")
+    assert place.inner_text() == "step 1,200, 13 of 13", "the newest first"
+    page.focus(".steps input")
+    page.keyboard.press("ArrowLeft")
+    assert place.inner_text() == "step 1,100, 12 of 13"
+    assert page.get_attribute(".steps input", "aria-valuetext") == "step 1,100"
+    page.keyboard.press("Home")
+    assert str(picture.get_attribute("src")).endswith(f"/{run.name}/pictures/board_step_0000000.png")
+    assert picture.get_attribute("alt") == "board at step 0"
+    page.click(".strip button:nth-child(3)")
+    assert place.inner_text() == "step 200, 3 of 13"
+    page.click(".theme")
+    assert place.inner_text() == "step 200, 3 of 13", "the page is drawn anew with the step that was chosen"
+    assert page.locator("img").evaluate_all("all => all.every((one) => one.complete && one.naturalWidth > 0)")
+    assert page.locator(".pictures > figure figcaption").all_inner_texts() == ["walk.png"], "a picture without a step"
+
+
+def test_pictures_of_two_runs_are_compared_at_one_step(window: Window, tmp_path: Path) -> None:
+    runs = [make_puzzle_run(tmp_path, "thinker"), make_puzzle_run(tmp_path, "looper", day=2, gain=-0.1, steps=600)]
+    Site(tmp_path).write()
+    page = window.page
+    page.goto((tmp_path / "compare.html").as_uri() + "#" + ",".join(run.name for run in runs))
+    captions = page.locator(".by-step figcaption")
+    assert captions.all_inner_texts() == ["thinker, step 1,200", "looper, step 600"]
+    page.focus(".steps input")
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    assert captions.all_inner_texts() == ["thinker, step 0", "looper, step 50"], "the newest of each until then"
+    assert page.locator(".by-step img").evaluate_all("all => all.every((one) => one.naturalWidth > 0)")
 
 
 def test_charts_are_drawn_wherever_they_are_and_nothing_lies_over_them(window: Window, tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ EBT.picturesByStep = function (name, sides) {
     return EBT.h(
       "button",
       { type: "button", tabindex: -1, title, "aria-label": title, onclick: () => choose(index) },
-      EBT.h("img", { src: address, alt: "", loading: "lazy" }),
+      EBT.h("img", { src: address, alt: "" }),
     );
   });
   const range = EBT.h("input", {

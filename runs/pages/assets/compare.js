@@ -254,8 +254,9 @@ EBT.MEDIAN_POINTS = 15; // points of the running median by which a curve of many
 
   // Where there is one group only: the spread of its runs.
   function spreadCard(group, { x, values: [values] }, unit, positionText) {
+    const decimals = unit === "%" ? 2 : decimalsOf(values);
     const [middle, low, high] = [mean(values), Math.min(...values), Math.max(...values)].map((value) =>
-      EBT.fixed(value, decimalsOf(values)),
+      EBT.fixed(value, decimals),
     );
     const text = `${group.name} at ${positionText(x)}: mean ${middle}, from ${low} to ${high}`;
     return card(null, h("p", { class: "lead" }, `${text}${unit ? ` ${unit}` : ""}.`));
@@ -295,7 +296,7 @@ EBT.MEDIAN_POINTS = 15; // points of the running median by which a curve of many
       return noVerdict(`there is no ${where} at which all of them were measured${same ? ` over the same ${unitOf(judged)}` : ""}`);
     }
     const last = common[common.length - 1];
-    if (alone) return spreadCard(judged[0], last, series.unit, positionText);
+    if (alone) return spreadCard(judged[0], last, EBT.isShare(measuredSeries) ? "%" : series.unit, positionText);
     const { better } = series;
     const sign = better === "higher" ? -1 : 1;
     const rows = judged

@@ -260,7 +260,10 @@
         key: "spark",
         title: EBT.capitalize(label()),
         value: (run) => (run.spark && run.spark.length ? run.spark[run.spark.length - 1] : null),
-        show: (run) => spark(run.spark),
+        show: (run) => {
+          const task = EBT.index.tasks[run.task];
+          return spark(run.spark, EBT.isShare(task.measures[task.headline]));
+        },
         kind: "spark",
       },
       number(
@@ -342,14 +345,15 @@
     return EBT.state(run.state, share, run.cause || null);
   }
 
-  function spark(values) {
+  // A loss on a logarithmic scale, a share on a linear one.
+  function spark(values, linear) {
     if (!values || values.length < 2) return "";
-    const logs = values.map((value) => Math.log(Math.max(value, 1e-6)));
-    const low = Math.min(...logs),
-      range = Math.max(...logs) - low || 1;
-    const points = logs.map(
+    const heights = values.map((value) => (linear ? value : Math.log(Math.max(value, 1e-6))));
+    const low = Math.min(...heights),
+      range = Math.max(...heights) - low || 1;
+    const points = heights.map(
       (y, index) =>
-        `${((index / (logs.length - 1)) * 84 + 2).toFixed(1)},${(20 - ((y - low) / range) * 16).toFixed(1)}`,
+        `${((index / (heights.length - 1)) * 84 + 2).toFixed(1)},${(20 - ((y - low) / range) * 16).toFixed(1)}`,
     );
     const [x, y] = points[points.length - 1].split(",");
     return h(

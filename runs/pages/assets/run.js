@@ -164,11 +164,6 @@
       ),
     );
     const link = (name) => h("a", { class: "file", href: EBT.runFile(file, name) }, name);
-    const drawn = Object.entries(run.pictures_by_step || {}).map(([name, pictures]) =>
-      EBT.picturesByStep(name, [
-        { label: "", pictures: pictures.map(([step, picture]) => [step, EBT.runFile(file, "pictures", picture)]) },
-      ]),
-    );
     const pictures = run.pictures.map((name) =>
       h(
         "figure",
@@ -191,14 +186,6 @@
             samples.length > 3
               ? foldable("Earlier samples", ` ${samples.length - 3}`, h("ul", { class: "notes" }, samples.slice(3)))
               : null,
-          )
-        : null,
-      drawn.length
-        ? h(
-            "section",
-            { class: "card wide" },
-            h("h3", {}, "Pictures by training step"),
-            h("div", { class: "pictures" }, drawn),
           )
         : null,
       settingsTable(run.settings),
@@ -242,6 +229,22 @@
         ),
       ),
     ];
+  };
+
+  EBT.drawnByStep = function (run) {
+    const drawn = Object.entries(run.pictures_by_step || {}).map(([name, pictures]) =>
+      EBT.picturesByStep(name, [
+        { label: "", pictures: pictures.map(([step, picture]) => [step, EBT.runFile(file, "pictures", picture)]) },
+      ]),
+    );
+    return drawn.length
+      ? h(
+          "section",
+          { class: "card wide" },
+          h("h3", {}, "Pictures by training step"),
+          h("div", { class: "pictures" }, drawn),
+        )
+      : null;
   };
 
   EBT.sentences = function (run) {
@@ -316,8 +319,11 @@
       all.get(pattern.column).of.push([pattern.part, name]);
     }
     const order = ([a], [b]) => a.localeCompare(b, "en", { numeric: true });
-    return [...all.values()].map((family) => ({ ...family, of: family.of.sort(order) }));
+    return [...all.values()]
+      .map((family) => ({ ...family, of: family.of.sort(order) }))
+      .sort((a, b) => isTest(a) - isTest(b) || a.rank - b.rank);
   }
+  const isTest = ({ column }) => column.startsWith("test_");
   const titleOf = ({ title }) => EBT.capitalize(title.replace("*", "\u2026"));
   // The last values of families that count something (steps), by that number: a chart for each unit.
   function byPart(curves) {
@@ -338,6 +344,15 @@
       ordered: family.of.every(([part]) => isNumber(part)),
       log: !EBT.isShare(family),
     }));
+  // What is measured in training and in evaluations.
+  const bySplit = ({ series }) =>
+    Object.keys(series)
+      .filter((name) => name.startsWith("train_") && series[`valid_${name.slice(6)}`] && !series[name].pattern)
+      .map((name) => ({
+        title: EBT.capitalize(withoutSplit(series[name].title)),
+        of: Object.keys(columns).map((split) => `${split}_${name.slice(6)}`),
+        log: !EBT.isShare(series[name]),
+      }));
   // Shares of the same kind in one chart.
   function shares({ series }) {
     const names = Object.keys(series).filter((name) => name.startsWith("valid_") && EBT.isShare(series[name]));
@@ -354,6 +369,7 @@
   const GROUPS = [
     { title: EBT.capitalize(label), of: Object.values(columns), wide: true, log: true },
     byPart,
+    bySplit,
     byPattern,
     { title: "Thinking gain", of: ["thinking_gain", "valid_thinking_gain", "test_thinking_gain"] },
     { title: "Energy along the descent", of: /^(energy_first|energy_last|energy_step_\d+)$/ },
@@ -408,6 +424,12 @@
     return [drawnGroups, constant.filter((name) => remaining.has(name))];
   }
 
+  // Colour and dash of a line: one colour for a measure, and another dash for the test split.
+  function lookOf(lines, index) {
+    const ranks = [...new Set(lines.map(({ rank }) => rank))];
+    return [EBT.colour(ranks.indexOf(lines[index].rank)), { line: { dash: isTest(lines[index]) ? "dot" : "solid" } }];
+  }
+
   // Values at the end, by the number that is in the names of their columns.
   function drawLines({ element, group: { lines, curves, title } }) {
     const numbers = [...new Set(lines.flatMap(({ of }) => of.map(([part]) => Number(part))))].sort((a, b) => a - b);
@@ -421,7 +443,7 @@
           line.of.map(([part]) => Number(part)),
           line.of.map(([, name]) => final(curves.series[name])),
           titleOf(line),
-          EBT.colour(index),
+          ...lookOf(lines, index),
         ),
       ),
       EBT.layout({
@@ -499,6 +521,11 @@
 
   const short = (name, series) => (name.startsWith("loss_share/") ? name.slice(11).replaceAll("_", " ") : series.title);
 
+  const legendLook = (group, index) => {
+    if (!group.lines) return [colourOf(group, index)];
+    const [colour, { line }] = lookOf(group.lines, index);
+    return [colour, line.dash];
+  };
   const legendText = ({ lines, ordered, curves }, name, index) => {
     if (lines) return titleOf(lines[index]);
     return ordered ? curves.series[name].pattern.part : EBT.capitalize(short(name, curves.series[name]));
@@ -508,11 +535,11 @@
     const element = elements.get(group.title) || h("div", { class: "plot" });
     elements.set(group.title, element);
     charts.push({ element, group });
-    const many = group.names.length > 12;
+    const many = group.names.length > (group.ordered ? 20 : 12);
     const legend =
       group.names.length > 1 && !many
         ? EBT.legend(
-            group.names.map((name, index) => [legendText(group, name, index), colourOf(group, index)]),
+            group.names.map((name, index) => [legendText(group, name, index), ...legendLook(group, index)]),
           )
         : null;
     const note = many
@@ -576,6 +603,7 @@
 
   const redraw = () => charts.forEach(drawChart);
   EBT.repaint = () => EBT.render();
+  const constantText = (series) => (EBT.isShare(series) ? EBT.percent(series.y[0]) : EBT.number(series.y[0]));
 
   EBT.render = function () {
     const run = EBT.details[file];
@@ -605,12 +633,12 @@
         EBT.sentences(run),
         EBT.warnings(run),
         groups.length ? controls(curves) : h("p", { class: "quiet" }, "No metrics yet."),
-        h("div", { class: "charts" }, groups.map(chart)),
+        h("div", { class: "charts" }, groups.map(chart), EBT.drawnByStep(run)),
         constant.length
           ? h(
               "p",
               { class: "quiet" },
-              `Constant: ${constant.map((name) => `${curves.series[name].title} ${EBT.number(curves.series[name].y[0])}`).join(", ")}.`,
+              `Constant: ${constant.map((name) => `${curves.series[name].title} ${constantText(curves.series[name])}`).join(", ")}.`,
             )
           : null,
         usage.length ? h("h2", {}, "Usage") : null,
