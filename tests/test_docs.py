@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,6 +51,20 @@ def test_the_example_of_a_task_learns(tmp_path: Path, monkeypatch: pytest.Monkey
     lines: list[str] = []
     task.show(Showing(config, data, model.eval(), tmp_path, 150, lines.append))
     assert "points of held-out data" in lines[0] and (tmp_path / "energy.png").exists()
+
+
+def test_the_example_of_a_picture_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_example(tmp_path, monkeypatch)
+    config = parse_command_line(["--task", "lab.mixture", "--no_wandb"])
+    task = find_task(config.run.task)
+    data = task.data(config)
+    (method,) = re.findall(r"```python\n(    def show_step.*?)```", (ROOT / "docs" / "tasks.md").read_text(), re.S)
+    namespace: dict[str, Any] = {}
+    exec(textwrap.dedent(method), namespace)
+    with torch.no_grad():
+        model = task.model(config, data.spec).eval()
+        namespace["show_step"](task, Showing(config, data, model, tmp_path, 200))
+    assert (tmp_path / "pictures" / "plane_step_0000200.png").read_bytes().startswith(b"\x89PNG")
 
 
 @cache

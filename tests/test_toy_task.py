@@ -191,6 +191,15 @@ def test_many_validations_are_shown_about_a_dozen_times(tmp_path: Path) -> None:
     assert steps[-2:] == [50, 52], "the goal is met at step 52: the last validation is shown"
 
 
+def test_of_two_processes_the_first_draws(tmp_path: Path) -> None:
+    logs, flags = tmp_path / "logs", ("--cpu_processes", "2", "--max_steps", "4", "--val_check_interval", "2")
+    drawing, silent = Toy(logs / "drawing"), Toy(logs / "silent", "toylab.silent")
+    assert "could not show" not in drawing.train(*flags)
+    silent.train(*flags)
+    assert list(pictures(drawing.run_folder)) == [f"plane_step_{step:07d}.png" for step in (0, 2, 4)]
+    assert_equal_runs(drawing.run_folder, silent.run_folder)
+
+
 def test_wandb_has_its_pictures_by_step(tmp_path: Path) -> None:
     toy = Toy(tmp_path / "logs")
     toy("train_model.py", "--task", toy.task, "--wandb_offline", "--logs_dir", str(toy.logs), "--max_steps", "20")

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from config.task_flags import all_flags
 from config.twin import baseline_config
 from core.errors import or_report
 from core.text import printable_lines
+from runs.pictures import picture_path, pictures_by_step, remove_pictures_after
 from tasks.show.language import beginning
 from tasks.show.walk import Curve, Glyphs, Words, draw_descent, energy_plot, glyphs
 from tests.conftest import TrainCommand
@@ -204,6 +206,38 @@ def test_nothing_that_is_shown_can_fail_a_run(train_command: TrainCommand) -> No
     assert "could not show a sample: TypeError" in output
     assert re.search(r"--compare_baseline: Transformer\+\+, equal steps, ended with status \d+: no comparison", output)
     assert "the true token has the lower energy" in output and "train on" in output
+
+
+def test_pictures_that_take_too_long_are_left_out(train_command: TrainCommand) -> None:
+    slow = """
+    import tasks.language, training.showing
+    training.showing.FREE_SECONDS, training.showing.MOST_SHARE = 0.0, 0.0
+    def show_step(self, showing):
+        showing.save_picture("point", lambda file: file.write(b"PNG"))
+    tasks.language.Language.show_step = show_step
+    """
+    output = train_command.with_fault(slow, "--val_check_interval", "2")
+    assert output.count("pictures during training took 0 s so far: some are left out.") == 1
+    drawn = sorted(file.name for file in (train_command.run_folder / "pictures").iterdir())
+    assert drawn == ["point_step_0000000.png", "point_step_0000006.png"], "the last is drawn in any case"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "é", "-x"])
+def test_a_picture_has_a_plain_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="the name of a picture is"):
+        picture_path(tmp_path, name, 3)
+
+
+def test_pictures_are_found_by_name_and_step(tmp_path: Path) -> None:
+    for name in ("a_step_0000010", "a_step_0000002", "a_step_2_step_0000001", "b_step_12345678", "a_step_x", "c"):
+        path = tmp_path / "pictures" / f"{name}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    steps = {name: list(files) for name, files in pictures_by_step(tmp_path).items()}
+    assert steps == {"a": [2, 10], "a_step_2": [1], "b": [12345678]}
+    remove_pictures_after(tmp_path, 2)
+    assert {name: list(files) for name, files in pictures_by_step(tmp_path).items()} == {"a": [2], "a_step_2": [1]}
+    assert (tmp_path / "pictures" / "c.png").exists(), "a file that is no picture of a step is left alone"
 
 
 def test_a_rehearsal_shows_nothing_and_compares_nothing(train_command: TrainCommand) -> None:
