@@ -164,7 +164,7 @@ def test_best(runs: Command) -> None:
         "plain_20260101-120000_01abcd",
     ]
     assert runs("best", "valid_accuracy", "--where", "ebt_type=default").startswith(
-        "plain_20260101-120000_01abcd: validation accuracy 0.5000 at step 20, the highest of 1.\n"
+        "plain_20260101-120000_01abcd: validation accuracy 50.0% at step 20, the highest of 1.\n"
     )
     assert runs.refused("best", "tokens") == (
         "METRIC is tokens: neither a low nor a high value of it is better; "

@@ -64,7 +64,7 @@ def test_it_is_listed_by_its_own_headline(runs: Command) -> None:
     assert runs.names("--where", "best.valid_score>0.7") == ["sharp"]
     assert runs.names("--sort", "-points", "--where", "points>=3000") == ["dull", "sharp"]
     first, *_ = runs("best").splitlines()
-    assert first == "sharp_20260101-120000_01abcd: validation score 0.9000 at step 20, the highest of 2."
+    assert first == "sharp_20260101-120000_01abcd: validation score 90.0% at step 20, the highest of 2."
 
 
 def test_runs_of_several_tasks_have_their_own_columns(runs: Command) -> None:
@@ -78,8 +78,8 @@ def test_it_is_shown_in_its_own_words(runs: Command) -> None:
     text = runs("show", "dull")
     for words in ("An energy model on corners, 1 steps.", "3,000 points and took", ", 200 points/s"):
         assert words in text
-    assert "Validation score 0.6000." in text
-    assert "At step 30 its validation score is 0.6000; sharp_20260101-120000_01abcd, of another seed, has" in text
+    assert "Validation score 60.0%." in text
+    assert "At step 30 its validation score is 60.0%; sharp_20260101-120000_01abcd, of another seed, has" in text
     assert "nats" not in text and "token" not in text
     text = runs("show", "sharp")
     assert "Its best validation was at step 20; since then it got worse by 0.1." in text
@@ -118,7 +118,7 @@ def test_the_best_of_a_sample_does_not_hold_against_the_whole(runs: Command) -> 
         write_rows(
             folder / "metrics.jsonl", {"step": seen + round(100 * score), "valid_score": score, "valid_targets": seen}
         )
-    assert runs("best", "--where", "name=sampled").startswith("sampled_20260105-120000_05abcd: validation score 0.7000")
+    assert runs("best", "--where", "name=sampled").startswith("sampled_20260105-120000_05abcd: validation score 70.0%")
 
 
 def test_a_folder_that_is_created_knows_its_task(runs: Command) -> None:
@@ -136,7 +136,7 @@ def test_a_folder_that_is_created_knows_its_task(runs: Command) -> None:
 
 
 def test_only_runs_of_the_same_data_are_ranked_together(runs: Command) -> None:
-    assert runs("best", "valid_near").startswith("sharp_20260101-120000_01abcd: validation near its corner 0.4500")
+    assert runs("best", "valid_near").startswith("sharp_20260101-120000_01abcd: validation near its corner 45.0%")
     make_point_run(runs.logs, "pentagon", "--num_modes", "5", day=3, scores=(0.95,))
     lines = runs("best", "valid_near").splitlines()
     firsts = [line for line in lines if "the highest of" in line]
