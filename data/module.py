@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from config.settings import RunConfig
+from config.settings import RunConfig, SplitByShare
 from core.errors import UserError
 from core.files import write_text
 from data.stream import EMPTY_ROW, BatchStream, evaluation_batches, row_order, spread_rows
@@ -60,10 +60,12 @@ class Rows(Dataset[Batch]):
     num_units: what is learned from or evaluated, in `unit`. identity: what a resumed stream must share, with the flags
     to name: {"context_length": (64, "--context_length")}; source_flags: those that decide which rows there are.
     more_rows, if_empty: the ends of messages about too few rows and about an empty split.
+    sample_units: how many of them a validation during training reads.
     """
 
     unit = "rows"
     num_units: int
+    sample_units = SAMPLE_UNITS
     identity: Mapping[str, tuple[Any, str]] = {}
     source_flags = "--dataset_name and --dataset_dir"
     more_rows = "or more data"
@@ -387,7 +389,7 @@ class DataModule(pl.LightningDataModule):
         fixed = debugging.limit_val_batches is not None or debugging.fast_dev_run or self.config.trainer.goal
         if fixed or not len(rows):
             return range(len(rows))
-        count = -(-SAMPLE_UNITS // rows.units(rows.__getitems__([0])))
+        count = -(-rows.sample_units // rows.units(rows.__getitems__([0])))
         return range(len(rows)) if len(rows) <= 2 * count else spread_rows(len(rows), count)
 
     def _evaluation_loader(self, name: str, rows: Sequence[int]) -> RowLoader:
@@ -402,17 +404,24 @@ class DataModule(pl.LightningDataModule):
         if not testing.only_test:
             self.batches_per_epoch()
             if debugging.limit_val_batches != 0 and not debugging.overfit_batches and not len(valid):
+                share, remedy = self._share_of("validation_split_pct")
                 raise UserError(
-                    f"--validation_split_pct is {self.config.data.validation_split_pct:g}: the validation split is "
-                    f"empty; choose a larger share, or --limit_val_batches 0 to train without validation"
-                    f"{valid.if_empty}."
+                    f"{share}the validation split is empty; choose {remedy}--limit_val_batches 0 to train without "
+                    f"validation{valid.if_empty}."
                 )
         needs_test = testing.only_test or testing.run_testing_after_training
         if needs_test and debugging.limit_test_batches and not len(test):
+            share, remedy = self._share_of("test_split_pct")
             raise UserError(
-                f"--test_split_pct is {self.config.data.test_split_pct:g}: the test split is empty; choose a larger "
-                f"share, or leave out --only_test and --run_testing_after_training{test.if_empty}."
+                f"{share}the test split is empty; {'choose ' if remedy else ''}{remedy}leave out --only_test and "
+                f"--run_testing_after_training{test.if_empty}."
             )
+
+    def _share_of(self, name: str) -> tuple[str, str]:
+        """The start of a message about an empty split and a remedy, where a flag says how large the split is."""
+        if not isinstance(self.config.data, SplitByShare):
+            return "", ""
+        return f"--{name} is {getattr(self.config.data, name):g}: ", "a larger share, or "
 
 
 def save_data(data: DataModule, run: Path) -> None:
