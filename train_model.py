@@ -61,6 +61,7 @@ def inspect(config: RunConfig) -> int:
     from data.inspect import inspect_data
     from tasks import find_task
     from training.find import find_batch_size, find_lr
+    from training.match_flops import match_flops
     from training.plan import plan
     from training.trainer import prepare_process
 
@@ -69,6 +70,7 @@ def inspect(config: RunConfig) -> int:
     data = task.data(config)
     if debugging.debug_dataloader:
         return 0 if inspect_data(config, data) else 1
+    config = match_flops(task, config, data)
     model = task.model(config, data.spec)
     if debugging.plan:
         print(plan(task, config, data, model))
@@ -111,6 +113,7 @@ def train_together(config: RunConfig, folder: RunFolder, peers: Peers) -> int:
     from runs.pages import failure_on_page, write_after_run
     from tasks import find_task
     from training.errors import RunStopped
+    from training.match_flops import match_flops
     from training.report import closing_report
     from training.resume import initial_weights, resume
     from training.trainer import Training, prepare_process
@@ -123,6 +126,8 @@ def train_together(config: RunConfig, folder: RunFolder, peers: Peers) -> int:
         data = task.data(config, folder.path, weights.run if weights else None)
         if is_first_process():
             save_data(data, folder.path)
+        if checkpoint is None and not config.testing.only_test:
+            config = match_flops(task, config, data, folder.path)
         model = task.model(config, data.spec)
         if weights is not None:
             weights.load_into(model)

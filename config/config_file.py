@@ -83,15 +83,16 @@ def load_json(text: str, repeated: list[str]) -> Any:
         raise ValueError(f"it is not valid JSON ({position}: {error.msg}); correct it") from None
 
 
-def load_yaml(text: str, repeated: list[str]) -> Any:
+def load_yaml(text: str, repeated: list[str], deepest: int = DEEPEST) -> Any:
     """The plain values of a YAML text; every scalar but null, true and false stays the text that was written.
 
     So `run_name: 007` keeps its zeros and `peak_learning_rate: 1e-3`, a text to YAML 1.1, is still a number to us.
+    deepest: RecursionError where it is nested deeper.
     """
     import yaml  # here, so that --help does not wait for it
 
     def plain(node: yaml.Node, depth: int) -> Any:
-        if depth > DEEPEST:
+        if depth > deepest:
             raise RecursionError
         if isinstance(node, yaml.SequenceNode):
             return [plain(item, depth + 1) for item in node.value]

@@ -1,6 +1,7 @@
 """Energy-based models: their flags, tried sets of these flags, what is checked of them, and what is measured.
 
-Tasks whose models walk down an energy have the group Energy, ENERGY_CHECKS and `energy_measures`.
+Tasks whose models walk down an energy have the group Walk, or one that extends it, ENERGY_CHECKS and
+`energy_measures`. Energy is that of language.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from core.text import format_value
 
@@ -21,30 +22,11 @@ SCALAR = {**EBT, "energy_form": ("scalar",)}
 
 
 @dataclass(frozen=True)
-class Energy:
+class Walk:
     """how an energy-based model finds its predictions"""
 
-    energy_form: str = flag(
-        "residual",
-        "as published, or a correction of a Transformer++",
-        choices=("scalar", "residual"),
-        needs=EBT,
-        of_shape=True,
-    )
-    energy_blocks: int = flag(
-        1,
-        "blocks that only a residual energy has, after the others",
-        low=1,
-        needs={**EBT, "energy_form": ("residual",)},
-        of_shape=True,
-    )
-    ebt_type: str = flag(
-        "default",
-        "whether and how the energy knows the step",
-        choices=("default", "time_embed", "adaln", "adaln_zero"),
-        needs=EBT,
-        shown_first=1,
-    )
+    section: ClassVar[str] = "energy"
+
     mcmc_num_steps: int = flag(
         1, "landscapes, N: steps down the energy where none is repeated", low=1, needs=EBT, shown_first=2
     )
@@ -75,24 +57,13 @@ class Energy:
     randomize_mcmc_num_steps_min: int = flag(0, "fewest repeats drawn; 0 means 1", low=0, needs=EBT)
     randomize_mcmc_num_steps_final_landscape: bool = flag(False, "repeat the last landscape only", needs=EBT)
     denoising_initial_condition: str = flag(
-        "prior",
-        "where a walk begins; prior: at the Transformer++",
-        choices=("random_noise", "zeros", "most_recent_embedding", "prior"),
-        needs=EBT,
+        "random_noise", "where a walk begins", choices=("random_noise", "zeros"), needs=EBT
     )
     gaussian_random_noise_scaling: float = flag(
-        0.0,
+        1.0,
         "standard deviation of the noise a walk begins with",
         low=0,
-        needs={**EBT, "denoising_initial_condition": ("random_noise", "prior")},
-    )
-    normalize_initial_condition: bool = flag(True, "the energy sees softmax(y), not y", needs=SCALAR)
-    vocab_to_embed_uses_prob_dist: bool = flag(False, "embed predictions with the tokens' own embedding", needs=SCALAR)
-    update_from: str = flag(
-        "logits",
-        "a step starts from y, or from what the energy sees: softmax(y)",
-        choices=("logits", "probabilities"),
-        needs=SCALAR,
+        needs={**EBT, "denoising_initial_condition": ("random_noise",)},
     )
     langevin_dynamics_noise: float = flag(0.0, "Langevin noise, added before each step", low=0, needs=EBT)
     langevin_dynamics_noise_learnable: bool = flag(False, "learn the Langevin noise", needs=EBT)
@@ -125,6 +96,59 @@ class Energy:
         "weight of the task's loss beside the contrastive loss",
         low=0,
         needs={**EBT, "contrastive_loss": (True,)},
+    )
+
+
+@dataclass(frozen=True)
+class EnergyForm:
+    """what the energy is"""
+
+    energy_form: str = flag(
+        "residual",
+        "as published, or a correction of a Transformer++",
+        choices=("scalar", "residual"),
+        needs=EBT,
+        of_shape=True,
+    )
+    energy_blocks: int = flag(
+        1,
+        "blocks that only a residual energy has, after the others",
+        low=1,
+        needs={**EBT, "energy_form": ("residual",)},
+        of_shape=True,
+    )
+    ebt_type: str = flag(
+        "default",
+        "whether and how the energy knows the step",
+        choices=("default", "time_embed", "adaln", "adaln_zero"),
+        needs=EBT,
+        shown_first=1,
+    )
+
+
+@dataclass(frozen=True)
+class Energy(Walk, EnergyForm):  # the fields of the last base come first
+    __doc__ = Walk.__doc__
+
+    denoising_initial_condition: str = flag(
+        "prior",
+        "where a walk begins; prior: at the Transformer++",
+        choices=("random_noise", "zeros", "most_recent_embedding", "prior"),
+        needs=EBT,
+    )
+    gaussian_random_noise_scaling: float = flag(
+        0.0,
+        "standard deviation of the noise a walk begins with",
+        low=0,
+        needs={**EBT, "denoising_initial_condition": ("random_noise", "prior")},
+    )
+    normalize_initial_condition: bool = flag(True, "the energy sees softmax(y), not y", needs=SCALAR)
+    vocab_to_embed_uses_prob_dist: bool = flag(False, "embed predictions with the tokens' own embedding", needs=SCALAR)
+    update_from: str = flag(
+        "logits",
+        "a step starts from y, or from what the energy sees: softmax(y)",
+        choices=("logits", "probabilities"),
+        needs=SCALAR,
     )
     ebt_norm: str = flag("rms", "normalisation", choices=("rms", "layer", "none", "dyt"), needs=EBT)
     ebt_act_func: str = flag("silu", "activation of the gate", choices=("silu", "gelu", "relu", "elu"), needs=EBT)
@@ -218,7 +242,8 @@ def step_numbers(values: Mapping[str, Any]) -> range:
     if values["model_name"] != "ebt":
         return range(0)
     first = 0 if values["denoising_initial_condition"] == "prior" else 1
-    return range(first, values["mcmc_num_steps"] + values["randomize_mcmc_num_steps"] + 1)
+    longest = values["mcmc_num_steps"] + values["randomize_mcmc_num_steps"]
+    return range(first, values.get("evaluation_steps", longest) + 1)
 
 
 def energy_rule(*names: str) -> Callable[[Callable[[ResolvedFlags], str | None]], Rule]:

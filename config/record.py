@@ -22,8 +22,8 @@ from .task_flags import all_flags, all_names, task_flags
 
 # Other settings follow from these, so that they come first and are always stated.
 LEADING_FLAGS = ("task", "modality", "image_task", "model_size", "recipe", *DEBUG_PRESETS)
-# A new run has its own folder and begins at step 0; all of its settings are stated.
-PER_RUN_FLAGS = ("config", "resume_training_ckpt", "logs_dir")
+# A new run has its own folder and begins at step 0; all of its settings are stated, what --match_flops chose as well.
+PER_RUN_FLAGS = ("config", "resume_training_ckpt", "logs_dir", "match_flops")
 # Sections of which a resumed run may change everything.
 CHANGEABLE_SECTIONS = ("logging", "checkpoint", "debugging", "testing")
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
-from .flags import FROM_SIZE, flag, section_of
+from .flags import FROM_SIZE, NUMBER, flag, section_of
 from .task import DEFAULT_TASK, Goal
 
 Group = TypeVar("Group")
@@ -31,6 +31,7 @@ class Size:
 
 SIZES = {
     "tiny": Size(4, 96, 2, 0.0024),  # ours, for a CPU: deeper and narrower than 4xs (docs/log.md)
+    "5xs": Size(2, 64, 4, 0.004),  # ours, for puzzles of some dozens of cells
     "4xs": Size(2, 128, 2, 0.0024),
     "3xs": Size(4, 256, 4, 0.0018),
     "2xs": Size(6, 384, 6, 0.0012),
@@ -107,6 +108,12 @@ def check_goal(text: str) -> str | None:
     return None
 
 
+def check_match_flops(text: str) -> str | None:
+    if not NUMBER.fullmatch(text) or 0 < float(text) < float("inf"):
+        return None
+    return "give a number of FLOPs above 0, such as 2.8e12, or the name of a run"
+
+
 def check_wandb_project(name: str) -> str | None:
     if len(name) <= 128 and not re.search(r"[/\\#?%:]", name):
         return None
@@ -133,7 +140,8 @@ def check_seed(seed: int) -> str | None:
 
 
 EBT = {"model_name": ("ebt",)}
-BASELINE = {"model_name": ("baseline_transformer",)}
+LOOPED = {"model_name": ("looped_transformer",)}
+NO_ENERGY = {"model_name": ("baseline_transformer", "looped_transformer")}
 
 
 @dataclass(frozen=True)
@@ -166,7 +174,7 @@ class Run:
     model_size: str = flag(
         "tiny",
         "layers, width, heads and learning rate from the size table",
-        choices=("tiny", "4xs", "3xs", "2xs", "xxs", "xs", "small", "medium", "large", "xl"),
+        choices=("tiny", "5xs", "4xs", "3xs", "2xs", "xxs", "xs", "small", "medium", "large", "xl"),
         shown_first=1,
         of_model=True,
         of_shape=True,
@@ -192,12 +200,11 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Transformer:
+class Blocks:
     """the shape of the model"""
 
     section: ClassVar[str] = "architecture"
 
-    context_length: int = flag(64, "tokens of context, S", low=1, shown_first=2, decides="row")
     num_transformer_blocks: int = flag(
         FROM_SIZE, "layers, L", low=1, aliases=("override_transformer_blocks",), of_shape=True
     )
@@ -206,13 +213,30 @@ class Transformer:
     ffn_dim_multiplier: float = flag(1.0, "feed-forward width as a multiple of D", above=0)
     weight_initialization_method: str = flag("xavier", "how linear layers start", choices=("xavier", "he"))
     weight_initialization_gain: float = flag(1.0, "factor on the initial weights", above=0)
-    tie_embeddings: bool = flag(True, "share the weights of the token embedding and the output head", needs=BASELINE)
+
+
+@dataclass(frozen=True)
+class Transformer(Blocks):
+    __doc__ = Blocks.__doc__
+
+    context_length: int = flag(64, "tokens of context, S", low=1, shown_first=2, decides="row")
+    tie_embeddings: bool = flag(True, "share the weights of the token embedding and the output head", needs=NO_ENERGY)
     isolate_documents: bool = flag(True, "tokens attend only within their own document of a packed row")
     gradient_checkpointing: bool = flag(
         False,
         "recompute activations in the backward pass: less memory, more time",
-        needs=BASELINE,
+        needs=NO_ENERGY,
         affects="speed",
+    )
+
+
+@dataclass(frozen=True)
+class Loops:
+    """how often a looped transformer repeats its blocks"""
+
+    loops_min: int = flag(2, "fewest loops of a training batch", low=1, needs=LOOPED, shown_first=2)
+    loops_max: int = flag(
+        4, "most loops of a training batch; their number is drawn", low=1, needs=LOOPED, shown_first=2
     )
 
 
@@ -228,14 +252,20 @@ class Data:
     )
     num_workers: int = flag(0, "loader processes; 0 loads in the training process", low=0, affects="speed")
     prefetch_factor: int = flag(2, "batches each loader process keeps ready", low=1, affects="speed")
-    validation_split_pct: float = flag(0.05, "share of the documents for validation", low=0, high=0.9, decides="data")
-    test_split_pct: float = flag(0.05, "share of the documents for the test", low=0, high=0.9, decides="data")
     no_shuffle: bool = flag(False, "read the training rows in order; for debugging")
     no_randomness_dataloader: bool = flag(False, "the same order of batches whatever the seed")
 
 
 @dataclass(frozen=True)
-class Text(Data):
+class SplitByShare(Data):
+    __doc__ = Data.__doc__
+
+    validation_split_pct: float = flag(0.05, "share of the documents for validation", low=0, high=0.9, decides="data")
+    test_split_pct: float = flag(0.05, "share of the documents for the test", low=0, high=0.9, decides="data")
+
+
+@dataclass(frozen=True)
+class Text(SplitByShare):
     __doc__ = Data.__doc__
 
     text_field: str = flag("text", "field that holds the text in jsonl, csv, parquet and arrow files", decides="data")
@@ -277,6 +307,14 @@ class Trainer:
     """how long, on what, in which precision"""
 
     max_steps: int = flag(1450, "optimizer steps", low=1, changeable=True)
+    match_flops: str | None = flag(
+        None,
+        "choose the steps so that training FLOPs are equal; with --max_steps, the blocks",
+        metavar="RUN|NUMBER",
+        needs={"only_test": (False,), "execution_mode": ("pretrain", "finetune")},
+        changeable=True,
+        check=check_match_flops,
+    )
     max_epochs: int | None = flag(
         None, "stop after so many passes over the data, if that is earlier", low=1, changeable=True
     )

@@ -226,6 +226,11 @@ def headline(measures: Sequence[Measure]) -> str:
     return f"valid_{measures[0].name}"
 
 
+def loss_of(measures: Sequence[Measure]) -> Measure:
+    """The measure of the loss, which every evaluation has; the headline where none is named so."""
+    return next((measure for measure in measures if measure.split and measure.name == "loss"), measures[0])
+
+
 def measure_of(column: str, measures: Sequence[Measure]) -> Measure | None:
     """The measure of a column, with the split in its title; exact names come before patterns."""
     split, _, rest = column.partition("_")

@@ -63,7 +63,7 @@ def all_flags() -> dict[str, Flag]:
     tasks = all_tasks()
     flags: dict[str, Flag] = {}
     for task in (tasks[DEFAULT_TASK], *tasks.values()):
-        flags = task_flags(task, inference=True).flags | flags
+        flags |= {name: flag for name, flag in task_flags(task, inference=True).flags.items() if name not in flags}
     return flags
 
 

@@ -13,7 +13,7 @@ from .task import TaskFacts, find_task
 # A twin has its own name and rate: one that was tuned for another model would not be fair. It starts at step 0.
 NOT_OF_TWIN = (
     *("model_name", "run_name", "peak_learning_rate", "config", "resume_training_ckpt", "is_random_seed"),
-    *("goal", "early_stop"),
+    *("goal", "early_stop", "match_flops"),
 )
 # Flags in steps or epochs, which grow with a twin that takes more steps.
 STRETCHED = ("max_steps", "max_epochs", "warm_up_steps", "max_scheduling_steps")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,9 @@ from torch.nn import functional as F
 from core.errors import UserError
 from models.energy_transformer import Context, EnergyBlock, EnergyTransformer
 from models.layers.analytic import Saved
+from models.layers.bidirectional_attention import padding_bias
 from models.layers.rope import rotations
+from models.puzzle_transformer import Clues, PuzzleBlock, PuzzleContext, PuzzleTransformer
 
 POSITIONS = 4
 STEP = 1e-4
@@ -31,19 +34,27 @@ class EnergyMismatch(UserError):
     """A formula of the energy and that of its gradient differ."""
 
 
-def check_energy(network: EnergyTransformer) -> None:
+def check_energy(network: EnergyTransformer | PuzzleTransformer) -> None:
     """Raise EnergyMismatch with the part that differs. An energy that autograd differentiates needs no check.
 
     Blocks of one class have one formula: the first of each class is checked.
     """
     if not network.is_analytic:
         return
+    if isinstance(network, PuzzleTransformer):
+        check_at_points(lambda random: check_puzzle_parts(network, random))
+    else:
+        check_at_points(lambda random: check_parts(network, random))
+
+
+def check_at_points(check: Callable[[torch.Generator], None]) -> None:
+    """Run a check until it passes at one of several points."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # on a busy machine, so little work takes seconds with several threads
     try:
         for point in range(POINTS):
             try:
-                check_parts(network, torch.Generator().manual_seed(point))
+                check(torch.Generator().manual_seed(point))
                 return
             except EnergyMismatch:
                 if point == POINTS - 1:
@@ -60,6 +71,37 @@ def check_parts(network: EnergyTransformer, random: torch.Generator) -> None:
             check_block(f"blocks.{number}", copy.deepcopy(block).to("cpu", torch.float64), network, random)
         checked.add(type(block))
     check_ends(network, random)
+
+
+def check_puzzle_parts(network: PuzzleTransformer, random: torch.Generator) -> None:
+    """The blocks of a PuzzleTransformer, with a cell of padding, and what stands around them."""
+    width, checked = network.shape.width, set()
+    real = torch.ones(1, POSITIONS, dtype=torch.bool)
+    real[:, -1] = False
+    for number, block in enumerate(network.blocks):
+        assert isinstance(block, PuzzleBlock)
+        if type(block) not in checked:
+            copied = copy.deepcopy(block).to("cpu", torch.float64)
+            bias = padding_bias(real, next(copied.parameters()), network.shape.heads)
+            forward = partial(copied.forward_saving, bias=bias)
+            name, others = f"blocks.{number} ({type(block).__name__})", list(copied.parameters())
+            check_part(name, forward, copied.input_gradient, others, (1, POSITIONS, width), random)
+        checked.add(type(block))
+    bare = copy.deepcopy(network, {id(network.blocks): nn.ModuleList()}).to("cpu", torch.float64)
+    symbols = network.shape.symbols
+    one_hot = F.one_hot(torch.zeros(1, POSITIONS, dtype=torch.long), symbols).double()
+    blank = torch.tensor([True, True, False, False])[None, :, None]
+    x, weight = normal(random, 1, POSITIONS, width), real[..., None].double()
+    context = PuzzleContext(x, torch.zeros(0), weight, Clues(torch.zeros(0), one_hot, blank, real))
+
+    def energy(p: Tensor) -> tuple[Tensor, Saved]:
+        return bare.forward_saving(p, context)
+
+    def gradient(g: Tensor, saved: Saved) -> Tensor:
+        return bare.input_gradient(saved, context) * g[:, None, None]
+
+    varied: list[Tensor] = [x, *bare.head.parameters(), *bare.norm.parameters()]
+    check_part(f"the head ({type(network).__name__})", energy, gradient, varied, (1, POSITIONS, symbols), random)
 
 
 def normal(random: torch.Generator, *shape: int) -> Tensor:

@@ -49,15 +49,17 @@ class WalkSettings:
     truncate: bool = False  # last_step_only, and only the gradient of the last step is differentiated
     contrastive_coefficient: float = 0.0  # 0: no contrastive loss
     reconstruction_coefficient: float = 1.0
+    evaluation_steps: int | None = None  # None: every landscape once, the last one max_repeats times
 
     @property
     def steps(self) -> int:
         """The number of steps of an evaluation."""
-        return self.landscapes + self.max_repeats - 1
+        return self.evaluation_steps or self.landscapes + self.max_repeats - 1
 
     @property
     def evaluation_landscapes(self) -> list[int]:
-        return [*range(self.landscapes), *[self.landscapes - 1] * (self.max_repeats - 1)]
+        """The landscape of each step: every one once, then the last again; the first ones where steps are few."""
+        return [min(step, self.landscapes - 1) for step in range(self.steps)]
 
     @property
     def step_counts(self) -> range:
@@ -115,6 +117,10 @@ class EnergyModel(Model):
     def space(self) -> Space:
         """Where predictions live; made for each walk, with the weights as they are."""
         return Space()
+
+    def space_of(self, observed: Any) -> Space:
+        """The space of predictions for these rows: of a model whose rows differ in what they may predict."""
+        return self.space
 
     @abstractmethod
     def observed(self, batch: Batch) -> Any:
@@ -174,7 +180,8 @@ class EnergyModel(Model):
             return self.energy_and_gradient(z, contexts(landscape), create_graph)
 
         detach = self.walk_settings.detach
-        return walk(energy, self.space, start, steps, differentiable=differentiable, detach=detach)
+        space = self.space_of(observed)
+        return walk(energy, space, start, steps, differentiable=differentiable, detach=detach)
 
     def landscape_of(self, landscape: int) -> int:
         """Which context belongs to a landscape: an unconditioned energy has one."""
@@ -289,11 +296,15 @@ class EnergyModel(Model):
         if size is None:
             observed = self.observed(batch)
             start = self.start(observed, fixed=True)
-            (walked,) = self.walk(observed, start, [Step(0, torch.ones(()))], differentiable=False)
-            base, _ = self.space.embed(start, create_graph=False)
-            size = self.space.distance(start, self.target(batch)) / float((walked.y - base).std())
+            size = self.space.distance(start, self.target(batch)) / self.unit_move(observed, start)
         self.step_size.fill_(size)
         return {"step_size": float(self.step_size)}
+
+    def unit_move(self, observed: Any, start: Tensor) -> float:
+        """How far a first step of size 1 moves a prediction: a standard deviation."""
+        (walked,) = self.walk(observed, start, [Step(0, torch.ones(()))], differentiable=False)
+        base, _ = self.space.embed(start, create_graph=False)
+        return float((walked.y - base).std())
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         with torch.no_grad():  # the parameter itself is clamped: a clamp in front of it would stop its gradient

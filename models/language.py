@@ -1,10 +1,11 @@
-"""Language models: Transformer++ and the energy-based transformer, trained on the next token."""
+"""Language models: Transformer++, looped or not, and the energy-based transformer, trained on the next token."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -22,6 +23,7 @@ from models.model import Batch, Evaluation, Model
 from models.noise import keyed_normal, noise_key, parallel_normal
 from models.replay import ReplayBuffer
 from models.spaces import UpdateRule, Vocabulary
+from models.transformer import LoopedTransformer, draw_loops
 
 SPREAD_POSITIONS = 256  # of each batch, on which the spread of predictions is measured
 GAIN_POSITIONS = 128  # of the first row, on which the gain of walking is measured
@@ -89,6 +91,34 @@ class TransformerLM(Model):
 
     def evaluate(self, batch: Batch) -> None:
         self.evaluation.update(self(batch["input_ids"][:, :-1]), batch["input_ids"][:, 1:])
+
+
+class LoopedLM(TransformerLM):
+    """A looped transformer, whose number of loops is drawn per batch in training; the loss is that of the last loop."""
+
+    network: LoopedTransformer
+
+    def __init__(self, network: LoopedTransformer, vocab_size: int, pad_id: int, loops: range) -> None:
+        super().__init__(network, vocab_size, pad_id)
+        self.loops = loops
+
+    def step_counts(self) -> tuple[int, ...]:
+        return tuple(self.loops)
+
+    @contextmanager
+    def with_steps(self, count: int) -> Iterator[None]:
+        loops, self.loops = self.loops, range(count, count + 1)
+        try:
+            yield
+        finally:
+            self.loops = loops
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        targets_N, loops = batch["input_ids"][:, 1:].flatten(), draw_loops(self.loops)
+        *_, s_BSD = self.network.states_by_loop(batch["input_ids"][:, :-1], loops)
+        logits_BSV = self.network.head(self.network.norm(s_BSD))
+        self.measured = {"steps": torch.tensor(float(loops))}
+        return F.cross_entropy(logits_BSV.flatten(0, 1).float(), targets_N, ignore_index=self.pad_id)
 
 
 class EnergyLM(EnergyModel):

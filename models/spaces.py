@@ -101,3 +101,44 @@ def neg_entropy(y_BSV: Tensor) -> Tensor:
     with torch.no_grad():
         log_BSV = y_BSV.log_softmax(-1)
         return (log_BSV.exp() * log_BSV).sum(-1)
+
+
+class Cells(Space):
+    """Logits over a few symbols in each cell of a row, [B, N, V], with one energy [B]; it sees p = softmax(y) itself.
+
+    With an entropy term, F(p) = E(p) + tau sum p log p, a step is mirror descent on F, of the blank cells alone:
+
+        y <- (1 - size tau) y - size dE/dp
+
+    blank: cells that are to be predicted, [B, N, 1]; the others stay as they are. None: all.
+    tau: the weight of the entropy term; None: there is none.
+    """
+
+    event_dims = 2
+
+    def __init__(self, blank_BN1: Tensor | None = None, tau: Tensor | None = None) -> None:
+        self.blank_BN1, self.tau = blank_BN1, tau
+
+    def embed(self, y: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
+        with torch.set_grad_enabled(create_graph):
+            return y, y.softmax(-1)
+
+    def move(self, base: Tensor, size: Tensor, gradient: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
+        step_BNV = size * gradient
+        length_B = torch.linalg.vector_norm(step_BNV.detach(), dim=(-2, -1))
+        if self.tau is not None:
+            step_BNV = step_BNV + (size * self.tau) * (base if create_graph else base.detach())
+        if self.blank_BN1 is not None:
+            step_BNV = step_BNV * self.blank_BN1
+        return base - step_BNV, length_B
+
+    def own_energy(self, y: Tensor) -> Tensor | None:
+        if self.tau is None:
+            return None
+        cells_BN = neg_entropy(y)
+        if self.blank_BN1 is not None:
+            cells_BN = cells_BN * self.blank_BN1.squeeze(-1)
+        return self.tau.detach() * cells_BN.sum(-1)
+
+    def distance(self, start: Tensor, target: Tensor) -> float:
+        return 1.0

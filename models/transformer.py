@@ -1,9 +1,11 @@
-"""Transformer++: a causal decoder of pre-norm blocks with RMSNorm, RoPE and SwiGLU, without biases."""
+"""Transformer++: a causal decoder of pre-norm blocks with RMSNorm, RoPE and SwiGLU, without biases; or a looped one."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +31,21 @@ class TransformerShape:
     separator_id: int | None = None  # None: documents of a row see each other
     init_method: str = "xavier"
     init_gain: float = 1.0
+
+
+class InitShape(Protocol):
+    """The part of a shape that says how weights start."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def tied(self) -> bool: ...
+    @property
+    def init_method(self) -> str: ...
+    @property
+    def init_gain(self) -> float: ...
 
 
 class Block(nn.Module):
@@ -66,19 +83,79 @@ class Transformer(nn.Module):
         init_weights(self, shape)
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
-        shape = self.shape
-        mask = None if shape.separator_id is None else document_mask(tokens_BS, shape.separator_id)
-        angles = self.rotations[: tokens_BS.shape[1]]
-        x_BSD = self.embedding(tokens_BS)
-        for block in self.blocks:
+        return self.head(self.norm(self.through_blocks(self.embedding(tokens_BS), *self.places(tokens_BS))))
+
+    def places(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The angles of the positions, and the mask that keeps documents apart, if it does."""
+        separator = self.shape.separator_id
+        mask = None if separator is None else document_mask(tokens_BS, separator)
+        return self.rotations[: tokens_BS.shape[1]], mask
+
+    @property
+    def cached_layers(self) -> int:
+        """How many layers of keys and values a cache has."""
+        return self.shape.layers
+
+    def through_blocks(
+        self, x_BSD: Tensor, angles: Tensor, mask: Tensor | None, pasts: Sequence[CacheAppend] | None = None
+    ) -> Tensor:
+        """The stream after the last block. pasts: append to a cache, one for each layer."""
+        earlier: Sequence[CacheAppend | None] = pasts or [None] * len(self.blocks)
+        for block, past in zip(self.blocks, earlier, strict=True):
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 x_BSD = checkpoint(block, x_BSD, angles, mask, use_reentrant=False)
             else:
-                x_BSD = block(x_BSD, angles, mask)
-        return self.head(self.norm(x_BSD))
+                x_BSD = block(x_BSD, angles, mask, past)
+        return x_BSD
 
 
-def init_weights(model: nn.Module, shape: TransformerShape) -> None:
+class LoopedTransformer(Transformer):
+    """The same blocks again and again: s <- blocks(norm(s) + x), from s = 0, with x the embedded tokens.
+
+    The norm keeps s from growing with the loops. loops: how many a prediction takes; training may take others.
+    """
+
+    def __init__(self, shape: TransformerShape, loops: int, gradient_checkpointing: bool = False) -> None:
+        super().__init__(shape, gradient_checkpointing)
+        self.loops = loops
+
+    @property
+    def cached_layers(self) -> int:
+        return self.shape.layers * self.loops
+
+    def states(
+        self,
+        x_BSD: Tensor,
+        angles: Tensor,
+        mask: Tensor | None,
+        loops: int,
+        pasts: Sequence[CacheAppend] | None = None,
+    ) -> Iterator[Tensor]:
+        """s after each loop, [B, S, D]."""
+        s_BSD = x_BSD
+        for loop in range(loops):
+            of_loop = None if pasts is None else pasts[loop * self.shape.layers : (loop + 1) * self.shape.layers]
+            s_BSD = super().through_blocks(s_BSD if loop == 0 else self.norm(s_BSD) + x_BSD, angles, mask, of_loop)
+            yield s_BSD
+
+    def through_blocks(
+        self, x_BSD: Tensor, angles: Tensor, mask: Tensor | None, pasts: Sequence[CacheAppend] | None = None
+    ) -> Tensor:
+        """s after the last loop. pasts: one for each layer of each loop."""
+        *_, s_BSD = self.states(x_BSD, angles, mask, self.loops, pasts)
+        return s_BSD
+
+    def states_by_loop(self, tokens_BS: Tensor, loops: int) -> Iterator[Tensor]:
+        """s after each loop, [B, S, D]."""
+        return self.states(self.embedding(tokens_BS), *self.places(tokens_BS), loops)
+
+
+def draw_loops(counts: range) -> int:
+    """How many loops a training batch takes: uniform among the counts, without a draw where there is one."""
+    return counts[0] if len(counts) == 1 else int(torch.randint(counts[0], counts[-1] + 1, ()))
+
+
+def init_weights(model: nn.Module, shape: InitShape) -> None:
     """Xavier or He for linear layers; the 2L layers that add to the residual stream start smaller."""
     into_stream = ("attention.output", "feed_forward.output")
     for name, module in model.named_modules():

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from core.text import printable_lines
+
 FOLDER = "pictures"  # of a run folder
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,80}")
 OF_STEP = re.compile(rf"({NAME.pattern})_step_([0-9]{{1,15}})\.png")
@@ -44,6 +46,11 @@ def pyplot() -> Any:
     style: dict[Any, Any] = {**dict.fromkeys(letters, GREY), **dict.fromkeys(clear, "none")}
     pyplot.rcParams.update(style | {"axes.prop_cycle": cycler(color=COLOURS)})
     return pyplot
+
+
+def picture_text(text: str) -> str:
+    """A text for matplotlib: ASCII, which every font has, and no formulas."""
+    return " ".join(printable_lines(text, "ascii")).replace("$", r"\$")
 
 
 def picture_path(run_folder: Path, name: str, step: int) -> Path:

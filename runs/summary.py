@@ -255,8 +255,8 @@ def comparison(record: IndexedRun, against: IndexedRun | None, validations: Sequ
         return [f"No verdict against {other}: {why}."]
     pair = last_common_validations(validations, theirs, attrgetter("unit_free_extent" if is_other_unit else "units"))
     if pair is None or (is_other_unit and not pair[0].unit_free_extent):
-        units = join_words([f"{flag.replace('_', ' ')}s" for flag in task.decides["unit"]], "and")
-        differ = f"the {units} differ, and " if is_other_unit else ""
+        units = [f"{flag.replace('_', ' ')}s" for flag in task.decides["unit"]]  # none where units never differ
+        differ = f"the {join_words(units, 'and')} differ, and " if is_other_unit else ""
         same = f"there is no step at which both were validated over the same {'data' if is_other_unit else task.unit}"
         return [f"No verdict against {other}: {differ}{same}."]
     name = instead if instead and is_other_unit else name

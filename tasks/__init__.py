@@ -1,6 +1,7 @@
 """What can be learned: one module per task, which says all that the other rooms have to know of it.
 
 A module here imports no torch; what needs it is imported inside the methods. `find_task` gives the TASK of a module.
+May import: core, config, data, models, runs.
 """
 
 from __future__ import annotations

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from config.energy import Energy
-from config.settings import Transformer
+from config.energy import Energy, Walk
+from config.settings import Blocks
 
 if TYPE_CHECKING:
     from models.energy_model import WalkSettings
     from models.replay import ReplayBuffer
 
 
-def walk_settings(energy: Energy) -> WalkSettings:
+def walk_settings(energy: Walk) -> WalkSettings:
     """How predictions walk down the energy."""
     from models.energy_model import WalkSettings
 
@@ -39,7 +39,7 @@ def walk_settings(energy: Energy) -> WalkSettings:
     )
 
 
-def replay_buffer(energy: Energy) -> ReplayBuffer | None:
+def replay_buffer(energy: Walk) -> ReplayBuffer | None:
     from models.replay import ReplayBuffer
 
     if not energy.mcmc_replay_buffer:
@@ -47,10 +47,9 @@ def replay_buffer(energy: Energy) -> ReplayBuffer | None:
     return ReplayBuffer(energy.mcmc_replay_buffer_size, energy.mcmc_replay_buffer_sample_bs_percent)
 
 
-def transformer_shape(settings: Transformer) -> dict[str, Any]:
+def blocks_shape(settings: Blocks) -> dict[str, Any]:
     """The part of a shape that all transformers have."""
     return {
-        "context_length": settings.context_length,
         "layers": settings.num_transformer_blocks,
         "width": settings.embedding_dim,
         "heads": settings.multiheaded_attention_heads,

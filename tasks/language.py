@@ -1,19 +1,22 @@
-"""Language: the next token of a text, with an energy-based transformer or a Transformer++."""
+"""Language: the next token of a text, with an energy-based transformer or a Transformer++, looped or not."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from config.checks import ResolvedFlags
 from config.energy import ENERGY_CHECKS, RECIPES, Energy, energy_measures, energy_rule
-from config.settings import RunConfig, Text, Transformer
+from config.flags import flag
+from config.loops import check_loops, loop_measures
+from config.settings import LOOPED, Loops, RunConfig, Text, Transformer
 from config.task import Alarm, Measure, Results, SplitFacts
 from core.errors import UserError
 from tasks import Showing, Task
-from tasks.energy import energy_shape, replay_buffer, transformer_shape, walk_settings
+from tasks.energy import blocks_shape, energy_shape, replay_buffer, walk_settings
 from tasks.language_commands import COMMANDS
 
 if TYPE_CHECKING:
@@ -49,15 +52,30 @@ def check_start(s: ResolvedFlags) -> str | None:
     )
 
 
+@dataclass(frozen=True)
+class TokenLoops(Loops):
+    __doc__ = Loops.__doc__
+
+    section: ClassVar[str] = "loops"
+
+    evaluation_loops: int | None = flag(
+        None, "loops of a prediction outside training; default: --loops_max", low=1, needs=LOOPED, shown_first=2
+    )
+
+
 class Language(Task):
     name = "language"
     unit = "tokens"
     legacy = ("NLP", None)
-    models: ClassVar = {"ebt": "EBT", "baseline_transformer": "Transformer++"}
+    models: ClassVar = {
+        "ebt": "EBT",
+        "baseline_transformer": "Transformer++",
+        "looped_transformer": "looped Transformer++",
+    }
     twin: ClassVar = {"model_name": "baseline_transformer"}
-    groups = (Transformer, Energy, Text)
+    groups = (Transformer, Energy, TokenLoops, Text)
     recipes = RECIPES
-    checks = (*ENERGY_CHECKS, check_start)
+    checks = (*ENERGY_CHECKS, check_loops, check_start)
     alarms = (CONSTANT_PREDICTIONS,)
     commands = COMMANDS
 
@@ -79,6 +97,7 @@ class Language(Task):
             Measure("targets", "tokens evaluated", "tokens"),
             Measure("spread", "spread of the predictions over positions", "standard deviation of a probability"),
             *energy_measures(values, LOSS_UNIT),
+            *loop_measures(values),
         )
 
     def data(self, config: RunConfig, *runs: Path | None) -> DataModule:
@@ -88,21 +107,28 @@ class Language(Task):
 
     def model(self, config: RunConfig, spec: TextSpec) -> LanguageModel:
         from models.energy_transformer import EnergyShape, EnergyTransformer
-        from models.language import EnergyLM, TransformerLM
+        from models.language import EnergyLM, LoopedLM, TransformerLM
         from models.spaces import UpdateRule
+        from models.transformer import LoopedTransformer, TransformerShape
         from models.transformer import Transformer as Network
-        from models.transformer import TransformerShape
 
         transformer, energy = config[Transformer], config[Energy]
-        shape = transformer_shape(transformer) | {
+        shape = blocks_shape(transformer) | {
+            "context_length": transformer.context_length,
             "vocab_size": spec.vocab_size,
             "separator_id": spec.separator_id if transformer.isolate_documents else None,
         }
-        if config.run.model_name == "baseline_transformer":
-            network = Network(
-                TransformerShape(**shape, tied=transformer.tie_embeddings), transformer.gradient_checkpointing
+        if config.run.model_name != "ebt":
+            plain, checkpointing = (
+                TransformerShape(**shape, tied=transformer.tie_embeddings),
+                transformer.gradient_checkpointing,
             )
-            return TransformerLM(network, spec.vocab_size, spec.pad_id)
+            if config.run.model_name == "baseline_transformer":
+                return TransformerLM(Network(plain, checkpointing), spec.vocab_size, spec.pad_id)
+            loops = config[TokenLoops]
+            looped = LoopedTransformer(plain, loops.evaluation_loops or loops.loops_max, checkpointing)
+            counts = range(loops.loops_min, loops.loops_max + 1)
+            return LoopedLM(looped, spec.vocab_size, spec.pad_id, counts)
         shared = energy.vocab_to_embed_uses_prob_dist
         energy_network = EnergyTransformer(
             EnergyShape(**energy_shape(energy, shape), tied=False, shared_embedding=shared)

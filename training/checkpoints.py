@@ -192,7 +192,8 @@ class Checkpoints(pl.Callback):
         keep = self.settings.save_top_k_ckpts
         if value is None or value != value or keep == 0:
             return False
-        return len(self.best) < keep or self.badness(value) < self.badness(self.best[-1][0])
+        # of equal ones the later, which has learned more: a share of right answers stays at 1
+        return len(self.best) < keep or self.badness(value) <= self.badness(self.best[-1][0])
 
     def badness(self, value: float) -> float:
         return value if self.settings.checkpoint_monitor_mode == "min" else -value
@@ -202,7 +203,7 @@ class Checkpoints(pl.Callback):
         step = trainer.global_step
         if self.is_among_best(self.candidate):
             assert self.candidate is not None
-            self.best = sorted([*self.best, (self.candidate, step)], key=lambda entry: self.badness(entry[0]))
+            self.best = sorted([(self.candidate, step), *self.best], key=lambda entry: self.badness(entry[0]))
             self.best = self.best[: self.settings.save_top_k_ckpts]
         self.candidate = None
         began = time.monotonic()

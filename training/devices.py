@@ -86,6 +86,18 @@ def on_gpu(config: RunConfig) -> bool:
     return True
 
 
+def process_count(config: RunConfig) -> int:
+    """How many processes the run has, before its Trainer knows."""
+    if (step := srun_step()) is not None:
+        return step.tasks
+    if TorchElasticEnvironment.detect():
+        return TorchElasticEnvironment().world_size()
+    devices = (gpu_devices if on_gpu(config) else cpu_devices)(config, None)["devices"]
+    if isinstance(devices, list):
+        return len(devices)
+    return torch.cuda.device_count() if devices == -1 else int(devices)
+
+
 def cpu_devices(config: RunConfig, step: Step | None) -> dict[str, Any]:
     if config.trainer.float_precision == "16":
         raise SettingsError(["--float_precision is 16: half precision needs a GPU; choose bf16 or 32."])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from config.record import values_of
 from config.settings import Checkpoint, RunConfig
-from config.task import Measure, measure_of
+from config.task import Measure, loss_of, measure_of
 from core.files import append_row, replace_symlink
 from data.stream import exclude_batches
 from runs import RunFolder
@@ -109,13 +109,13 @@ class DivergenceGuard(pl.Callback):
         print_line: Callable[[str], None],
         deferred: bool = False,
     ) -> None:
-        """positive: measures of a training step that must not stay negative. measures: of the task, the headline first;
-        its scale is that of the loss, and the first loss where it has none."""
+        """positive: measures of a training step that must not stay negative. measures: of the task; the scale of
+        the loss is the first loss where they name none."""
         self.folder = folder
         self.config = config
         self.positive = positive
         self.declared = measures
-        self.scale = measures[0].scale
+        self.scale = loss_of(measures).scale
         self.settings = config.checkpoint
         # a --fast_dev_run leaves no checkpoint to return to
         self.rollback = self.settings.divergence_guard == "rollback" and not config.debugging.fast_dev_run

@@ -35,6 +35,7 @@ from training.trainer import Training
 from training.usage import stats_lines
 
 FEWEST_STEPS = 50  # of training: there is little to see before, and showing must cost little beside it
+FEW_STEPS = 8  # of a walk, whose losses are all printed; of more, those after 1, 2, 4 ...
 NEAR_ZERO = 0.05  # share of the first loss that counts as memorised
 TRAIN_SCRIPT = Path(__file__).resolve().parent.parent / "train_model.py"
 NEARLY_EQUAL = 0.05  # FLOPs of a step that differ by less: one baseline serves for equal steps and equal FLOPs
@@ -135,6 +136,8 @@ def print_results(task: Task, config: RunConfig, data: DataModule, split: str, r
         name.removeprefix("loss_step_"): value for name, value in result.items() if name.startswith("loss_step_")
     }
     if by_step:
+        if len(by_step) > FEW_STEPS:
+            by_step = {number: value for number, value in by_step.items() if int(number).bit_count() <= 1}
         losses = ", ".join(f"{number}: {value:.4f}" for number, value in by_step.items())
         gain = measure_of(f"{split}_thinking_gain", measures)
         unit = f" {gain.unit}" if gain and gain.unit else ""

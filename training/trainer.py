@@ -18,7 +18,7 @@ from pytorch_lightning.profilers import AdvancedProfiler, Profiler, PyTorchProfi
 
 from config import RunConfig
 from config.record import to_dict, values_of
-from config.task import Measure
+from config.task import Measure, loss_of
 from data.module import DataModule
 from models.model import Model
 from runs import RunFolder, is_first_process
@@ -198,8 +198,8 @@ def alarm_context(
         config.trainer.gradient_clip_val,
         floor,
         in_order=data.order_seed is None and not overfit,
-        scale=measures[0].scale,
-        unit=measures[0].unit,
+        scale=loss_of(measures).scale,
+        unit=loss_of(measures).unit,
         higher=next((one for one in measures if one.split and one.better == "higher" and not one.is_pattern), None),
         alarms=task.alarms,
     )

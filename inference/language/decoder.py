@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -247,13 +248,14 @@ class EnergyDecoder(Decoder):
 
 
 class TransformerDecoder(Decoder):
-    """A Transformer++: reading a token computes the logits of the next one."""
+    """A Transformer++, looped or not: reading a token computes the logits of the next one."""
 
     def __init__(self, model: LanguageModel, texts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
         assert isinstance(model.network, Transformer)
         super().__init__(model.network.shape, model.network.embedding.weight, texts, max_new_tokens)
         self.network = model.network
-        self.cache = Cache(self.shape, len(texts), self.capacity, self.weight)
+        layers = replace(self.shape, layers=self.network.cached_layers)
+        self.cache = Cache(layers, len(texts), self.capacity, self.weight)
         self.logits_BV = self.weight.new_zeros(len(texts), self.shape.vocab_size)
         self.read_all()
 
@@ -265,8 +267,7 @@ class TransformerDecoder(Decoder):
             return
         x_BSD, pasts = self.network.embedding(tokens_BS), self.cache.fill(rows)
         angles = self.network.rotations[: tokens_BS.shape[1]]
-        for block, past in zip(self.network.blocks, pasts, strict=True):
-            x_BSD = block(x_BSD, angles, None, past)
+        x_BSD = self.network.through_blocks(x_BSD, angles, None, pasts)
         last_BD = x_BSD[torch.arange(len(rows)), (self.lengths[rows] - 1).clamp(min=0)]
         self.logits_BV[rows] = self.network.head(self.network.norm(last_BD))
 
@@ -275,8 +276,7 @@ class TransformerDecoder(Decoder):
         used = int(columns_B.max()) + 1
         mask, angles = prefix_mask(columns_B, used), self.network.rotations[columns_B][:, None, None]
         x_B1D = self.network.embedding(tokens_B)[:, None]
-        for block, past in zip(self.network.blocks, self.cache.extend(columns_B, used), strict=True):
-            x_B1D = block(x_B1D, angles, mask, past)
+        x_B1D = self.network.through_blocks(x_B1D, angles, mask, self.cache.extend(columns_B, used))
         self.logits_BV = self.network.head(self.network.norm(x_B1D))[:, 0]
 
     def select_rows(self, rows: Sequence[int]) -> None:

@@ -7,29 +7,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
+from inference.flops import flop_counter
 from inference.language.walk import token_walk
 from inference.thinking import WalkPlan, last_state, with_steps
 from models.energy_transformer import EnergyTransformer
 from models.language import EnergyLM
-
-
-class NoModuleTracker:
-    """Replaces the counter's ModuleTracker, whose hooks fail where functorch differentiates a module."""
-
-    parents = frozenset({"Global"})
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-def flop_counter() -> FlopCounterMode:
-    """A counter of all FLOPs together, not by module."""
-    counter = FlopCounterMode(display=False)
-    counter.mod_tracker = NoModuleTracker()  # type: ignore[assignment]
-    return counter
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ from inference.think_curve import (
     absolute_value,
     describe_shift,
     describe_steps,
-    picture_text,
     plus_minus,
     verdict,
     wrap,
 )
-from runs.pictures import FAINT, GREY, pyplot
+from runs.pictures import FAINT, GREY, picture_text, pyplot
 from tasks.show.walk import mark_steps
 
 if TYPE_CHECKING:

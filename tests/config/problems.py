@@ -9,6 +9,7 @@ from config.task import find_task
 from config.task_flags import task_flags
 
 LANGUAGE = task_flags(find_task("language"))
+LANGUAGE_INFERENCE = task_flags(find_task("language"), inference=True)
 
 
 def problems(*argv: str) -> list[str]:

@@ -15,7 +15,8 @@ from config.flags import FROM_SIZE, flag, flags_of, parse_value, parse_word
 from config.names import RETIRED
 from config.record import differences, values_of
 from config.settings import COMMON, SIZE_TABLE_FLAGS, SIZES, Inference, RunConfig, Size, Text, Transformer
-from config.task_flags import all_flags, all_names
+from config.task import all_tasks
+from config.task_flags import all_flags, all_names, task_flags
 from core.text import format_value, join_words
 from tests.config.problems import LANGUAGE
 
@@ -70,9 +71,11 @@ def test_a_group_is_addressed_by_its_type() -> None:
 
 
 def test_needs_name_flags_and_values_that_exist() -> None:
-    for flag_ in all_flags().values():
-        for other, values in flag_.needs.items():
-            assert not all_flags()[other].choices or set(values) <= set(all_flags()[other].choices)
+    for task in all_tasks().values():
+        flags = task_flags(task, inference=True).flags
+        for flag_ in flags.values():
+            for other, values in flag_.needs.items():
+                assert not flags[other].choices or set(values) <= set(flags[other].choices)
 
 
 def test_defaults_are_values_their_own_flag_accepts() -> None:

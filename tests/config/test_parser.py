@@ -134,7 +134,7 @@ def test_ways_to_give_a_flag(argv: list[str], name: str, value: object) -> None:
         (["--only_test", "--only_test_model_ckp", "x"], [
             "--only_test_model_ckp is unknown: did you mean --only_test_model_ckpt?"]),
         (["--model_size", "big", "--embedding_dim", "7"], [
-            "--model_size is 'big': choose tiny, 4xs, 3xs, 2xs, xxs, xs, small, medium, large or xl."]),
+            "--model_size is 'big': choose tiny, 5xs, 4xs, 3xs, 2xs, xxs, xs, small, medium, large or xl."]),
         (["--help", "dta"], ["--help dta is unknown: did you mean data?"]),
         (["--help", "lr"], ["--help lr is unknown: did you mean --peak_learning_rate?"]),
         (["--help", "--qqq"], ["--help --qqq is unknown: --help lists every flag."]),

@@ -25,7 +25,7 @@ EBT = ("--model_name", "ebt")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_sets_its_values_and_nothing_else(recipe: str) -> None:
     config = parse_command_line([*EBT, "--recipe", recipe])
-    bare = {name: flag.default for name, flag in all_flags().items() if flag.group == "energy"}
+    bare = {name: flag.default for name, flag in LANGUAGE.flags.items() if flag.group == "energy"}
     energy = {name: value for name, value in values_of(config).items() if name in bare}
     assert energy == bare | RECIPES[recipe]
     assert {name for name, source in config.sources.items() if source == f"--recipe {recipe}"} == set(RECIPES[recipe])
@@ -224,14 +224,15 @@ def test_a_recipe_that_cannot_be_read_has_one_problem() -> None:
          "--mcmc_step_size_lr_multiplier has no effect with --no-mcmc_step_size_learnable, which --recipe public "
          "sets: remove it, or add --mcmc_step_size_learnable."),
         ("--tie_embeddings",
-         "--tie_embeddings is not used by --model_name ebt: remove it, or choose --model_name baseline_transformer."),
+         "--tie_embeddings is not used by --model_name ebt: "
+         "remove it, or choose --model_name baseline_transformer or looped_transformer."),
     ],
 )  # fmt: skip
 def test_a_wrong_energy_flag_is_told(line: str, problem: str) -> None:
     assert problems(*EBT, *line.split()) == [problem]
 
 
-@pytest.mark.parametrize("name", ["recipe", *[flag.name for flag in all_flags().values() if flag.group == "energy"]])
+@pytest.mark.parametrize("name", ["recipe", *[flag.name for flag in LANGUAGE.flags.values() if flag.group == "energy"]])
 def test_no_energy_flag_is_for_the_baseline(name: str) -> None:
     flag = all_flags()[name]
     words = [] if flag.kind is bool else [flag.choices[-1] if flag.choices else "1"]

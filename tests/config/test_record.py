@@ -127,7 +127,7 @@ def test_a_record_is_plain_and_nested_by_concern() -> None:
     assert lines[0] == f"version: {VERSION}" and tree["version"] == VERSION == 2
     assert [line.partition(":")[0] for line in lines if line[0] != " "] == list(tree)
     assert list(tree) == [
-        "version", "run", "architecture", "energy", "data", "optimizer", "trainer", "checkpoint", "logging",
+        "version", "run", "architecture", "energy", "loops", "data", "optimizer", "trainer", "checkpoint", "logging",
         "debugging", "testing",
     ]  # fmt: skip
     assert tree["logging"]["wandb_tags"] == ["a", "b"] and tree["architecture"]["embedding_dim"] == 96

@@ -13,7 +13,7 @@ import pytest
 
 from config import RunConfig, SettingsError, parse_command_line
 from config.record import differences, from_dict, identity, own_values, to_dict, to_words, values_of
-from config.settings import Inference, Text
+from config.settings import Inference, Loops, Text
 from config.task import (
     Measure,
     TaskFacts,
@@ -28,7 +28,7 @@ from config.task import (
 from config.task_flags import all_flags, all_names, task_flags
 from config.twin import twin_config
 from core.errors import UserError
-from tests.config.problems import problems
+from tests.config.problems import LANGUAGE_INFERENCE, problems
 
 ROOT = Path(__file__).parents[2]
 TOY = '''
@@ -103,8 +103,8 @@ def test_a_task_that_there_is_not_is_told(name: str) -> None:
     with pytest.raises(UserError) as caught:
         find_task(name)
     assert str(caught.value) == (
-        f"--task is {name!r}: there is no such task; choose language or a module with a dot in its name, "
-        "which has a TASK."
+        f"--task is {name!r}: there is no such task; choose language, reasoning or a module with a dot in its "
+        "name, which has a TASK."
     )
     if name:
         assert problems("--task", name) == [str(caught.value)]
@@ -134,7 +134,7 @@ def test_the_flags_are_those_of_the_task(toy: str) -> None:
     assert parse_command_line(["--task", toy, "--max_steps", "9"]).trainer.max_steps == 9
     assert problems("--task", toy, "--mcmc_num_steps", "3", "--num_modes", "13", "--seed", "x") == [
         "--seed is 'x': give a whole number of at least 0.",
-        "--mcmc_num_steps is a flag of language: remove it, or choose --task.",
+        "--mcmc_num_steps is a flag of language and reasoning: remove it, or choose --task.",
         "--num_modes is 13: give another number.",
     ]
     assert problems("--num_modes", "5")[0].startswith("--num_modes is unknown")
@@ -168,7 +168,7 @@ def test_help_has_the_flags_of_the_chosen_task(toy: str, capsys: pytest.CaptureF
     assert "num_modes" in own and not own & {"mcmc_num_steps", "infer_temp", "tokenizer"}
     assert {"mcmc_num_steps", "tokenizer"} <= language and not language & {"num_modes", "infer_temp"}
     assert every == all_flags().keys() and "infer_temp" in every
-    assert listed("--execution_mode", "inference", "--help") == every
+    assert listed("--execution_mode", "inference", "--help") == LANGUAGE_INFERENCE.flags.keys()
 
 
 def test_flags_of_inference_join_with_inference() -> None:
@@ -200,7 +200,11 @@ def test_measures_of_language_are_kept_with_the_run() -> None:
         "name": "language",
         "unit": "tokens",
         "headline": "valid_loss",
-        "models": {"ebt": "EBT", "baseline_transformer": "Transformer++"},
+        "models": {
+            "ebt": "EBT",
+            "baseline_transformer": "Transformer++",
+            "looped_transformer": "looped Transformer++",
+        },
         "twin": {"model_name": "baseline_transformer"},
     }
     assert record["measures"][0] == {
@@ -266,3 +270,21 @@ def test_a_task_without_measures_says_so() -> None:
         TaskFacts().measures({})
     assert Measure("rmse/*", "error of *").named("rmse/depth").title == "error of depth"
     assert isinstance(RunConfig().groups, tuple)
+
+
+def test_fewer_most_loops_than_fewest_are_refused_and_loops_belong_to_one_model() -> None:
+    config = parse_command_line(["--model_name", "looped_transformer", "--loops_min", "3", "--loops_max", "3"])
+    assert config[Loops].loops_min == config[Loops].loops_max == 3
+    for line, message in (
+        (
+            "--model_name looped_transformer --loops_min 5",
+            "--loops_min is 5, over --loops_max 4: give at most 4, or more --loops_max.",
+        ),
+        (
+            "--model_name ebt --loops_max 5",
+            "--loops_max is not used by --model_name ebt: remove it, or choose --model_name looped_transformer.",
+        ),
+    ):
+        with pytest.raises(UserError) as caught:
+            parse_command_line(line.split())
+        assert str(caught.value) == message

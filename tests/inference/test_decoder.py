@@ -17,18 +17,30 @@ from inference.language.walk import token_walk, walk_rows
 from inference.thinking import WalkPlan, candidate_score, last_state, plan_from_flags
 from models.language import EnergyLM, LanguageModel
 from models.layers import prediction_attention
-from tests.inference.small import CONTEXT, SEPARATOR, VOCABULARY, built, energy_model, plain_model, residual_model
+from tests.inference.small import (
+    CONTEXT,
+    SEPARATOR,
+    VOCABULARY,
+    built,
+    energy_model,
+    looped_model,
+    plain_model,
+    residual_model,
+)
 
 CONDITIONINGS = ("default", "time_embed", "adaln", "adaln_zero")
 ENERGIES = (*CONDITIONINGS, *(f"residual {conditioning}" for conditioning in CONDITIONINGS), "as trained by default")
-KINDS = (*ENERGIES, "transformer")
-SOME = ("default", "time_embed", "residual time_embed", "as trained by default", "transformer")
+KINDS = (*ENERGIES, "transformer", "looped")
+SOME = ("default", "time_embed", "residual time_embed", "as trained by default", "transformer", "looped")
 
 
 def model_of(kind: str) -> LanguageModel:
-    """An energy as published by its conditioning, a residual one, that of the default flags, or a Transformer++."""
+    """An energy as published by its conditioning, a residual one, that of the default flags, a Transformer++, or a
+    looped one."""
     if kind == "transformer":
         return plain_model()
+    if kind == "looped":
+        return looped_model()
     if kind == "as trained by default":
         return energy_model(flags="--recipe residual --mcmc_step_size 0.9")
     form, _, conditioning = kind.rpartition(" ")
@@ -77,7 +89,7 @@ def test_cached_is_uncached(
     kind: str, steps: int, candidates: int, lengths: list[int], options: dict[str, Any], seed: int
 ) -> None:
     model, plan = model_of(kind), None
-    if kind != "transformer":
+    if kind in ENERGIES:
         if kind == "as trained by default" and "infer_langevin_dynamics_noise" not in options:
             candidates = 1
         inference = Inference(infer_ebt_num_steps=steps, infer_generated_samples=candidates, **options)
@@ -125,9 +137,7 @@ def test_candidates_share_a_text_and_see_nothing_of_each_other(kind: str) -> Non
 def test_predictions_are_batch_invariant(kind: str) -> None:
     model = model_of(kind)
     texts, longer = [text_of(length, length) for length in (5, 2, 9)], text_of(CONTEXT, 4)
-    plan = plan_from_flags(
-        model, Inference() if kind == "transformer" else Inference(infer_langevin_dynamics_noise=0.5)
-    )
+    plan = plan_from_flags(model, Inference(infer_langevin_dynamics_noise=0.5) if kind in ENERGIES else Inference())
     one, three, four = (make_decoder(model, plan, some, 4) for some in (texts[:1], texts, [longer, *texts]))
     for round_ in range(4):
         alone = one.predict().logits[0]

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from models.language import LoopedLM
 from models.layers.rope import rotate, rotations
-from models.transformer import Transformer, TransformerShape
+from models.transformer import LoopedTransformer, Transformer, TransformerShape
 from tests.reference.transformer import logits_of_row
+from training.cost import batch_costs
 
 SHAPE = TransformerShape(
     vocab_size=11, context_length=9, layers=2, width=8, heads=2, hidden=12, tied=False, separator_id=10
@@ -109,3 +111,42 @@ def test_bfloat16_agrees_with_float32() -> None:
         half = model(tokens)
     assert half.dtype == torch.bfloat16
     assert (half.float() - full).abs().max() < 0.05 * full.abs().max()
+
+
+def looped_of(loops: int) -> LoopedTransformer:
+    torch.manual_seed(0)
+    model = LoopedTransformer(SHAPE, loops).double()
+    model.rotations = rotations(SHAPE.context_length, SHAPE.width // SHAPE.heads)
+    return model
+
+
+def test_one_loop_is_the_plain_transformer_and_each_further_one_adds_the_input_again() -> None:
+    tokens, looped = tokens_of(), looped_of(3)
+    plain = Transformer(SHAPE).double()
+    plain.rotations = looped.rotations
+    plain.load_state_dict(looped.state_dict())  # the loops share their weights
+    one, two, three = (plain.head(plain.norm(state)) for state in looped.states_by_loop(tokens, 3))
+    assert torch.equal(one, plain(tokens)) and torch.equal(three, looped(tokens))
+    x, places = plain.embedding(tokens), plain.places(tokens)
+    again = plain.through_blocks(plain.norm(plain.through_blocks(x, *places)) + x, *places)
+    assert torch.equal(two, plain.head(plain.norm(again))) and not torch.allclose(two, one)
+
+
+def test_a_looped_model_draws_its_loops_and_counts_what_they_cost() -> None:
+    model = LoopedLM(looped_of(4), 11, 10, range(2, 5))
+    batch = {"input_ids": tokens_of()}
+    torch.manual_seed(0)
+    losses = [(model.training_step(batch, 0), model.measured["steps"].item()) for _ in range(20)]
+    assert {steps for _, steps in losses} == {2, 3, 4} and model.step_counts() == (2, 3, 4)
+    network = model.network
+    by_loop = [
+        F.cross_entropy(
+            network.head(network.norm(state)).flatten(0, 1), batch["input_ids"][:, 1:].flatten(), ignore_index=10
+        )
+        for state in network.states_by_loop(batch["input_ids"][:, :-1], 4)
+    ]
+    for loss, steps in losses:
+        torch.testing.assert_close(loss.double(), by_loop[int(steps) - 1], rtol=1e-6, atol=0)
+    meta = {"input_ids": torch.empty(3, 9, dtype=torch.int64, device="meta")}
+    costs = batch_costs(model, meta)
+    assert costs[4].flops - costs[3].flops == costs[3].flops - costs[2].flops > 0.8 * costs[2].flops / 2

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from config import parse_command_line
+from config.settings import Checkpoint
 from runs.checkpoints import CheckpointError, read_checkpoint
 from tests.conftest import TrainCommand
 from training.checkpoints import Checkpoints, write_checkpoint
@@ -117,3 +119,13 @@ def test_finetuning_starts_from_the_weights_and_tests_them(train_command: TrainC
     output = tuned("--execution_mode", "finetune", "--finetuning_model_ckpt", checkpoint)
     first = next(line for line in output.splitlines() if "valid loss" in line)
     assert float(first.split("valid loss ")[1].split()[0]) < 4.5, "an untrained model starts at 5.5 or more"
+
+
+def test_of_equally_good_checkpoints_the_later_is_the_best(tmp_path: Path) -> None:
+    settings = Checkpoint(checkpoint_monitor_string="valid_accuracy", checkpoint_monitor_mode="max")
+    checkpoints = Checkpoints(tmp_path, settings, {}, SimpleNamespace(flush=lambda trainer: None))  # type: ignore[arg-type]
+    trainer = SimpleNamespace(global_step=0, is_global_zero=False, save_checkpoint=lambda *_, **__: None)
+    for step, accuracy in enumerate((0.5, 1.0, 1.0, 0.9), 1):
+        checkpoints.candidate, trainer.global_step = accuracy, step
+        checkpoints.save(trainer)  # type: ignore[arg-type]
+    assert checkpoints.best == [(1.0, 3)]

@@ -110,7 +110,7 @@ def test_validation_by_epoch(train_command: TrainCommand) -> None:
     assert steps == [0, 4, 6]
 
 
-SMALL_SAMPLE = "import data.module\ndata.module.SAMPLE_UNITS = 512\n"
+SMALL_SAMPLE = "import data.module\ndata.module.Rows.sample_units = 512\n"
 
 
 def test_training_validates_a_sample_and_its_end_the_whole_split(train_command: TrainCommand) -> None:
