@@ -35,7 +35,7 @@ from inference.loading import Loaded, ModelFlags, find_run, load, output_folder
 from inference.thinking import WalkPlan, WalkState, plan_from_flags, require_energy, walk_batch
 from models.energy_model import EnergyModel
 from models.model import Batch, Model
-from runs.pictures import FAINT, pyplot
+from runs.pictures import FAINT, picture_text, pyplot
 from tasks.show.walk import mark_steps
 
 LINE_WIDTH = 110  # characters of a caption's line
@@ -402,8 +402,3 @@ def plus_minus(value: Interval | None) -> str:
 
 def wrap(text: str, width: int = LINE_WIDTH) -> list[str]:
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-
-
-def picture_text(text: str) -> str:
-    """A text for matplotlib: ASCII, which every font has, and no formulas."""
-    return " ".join(printable_lines(text, "ascii")).replace("$", r"\$")

@@ -16,7 +16,7 @@ SMALL = f"--context_length {CONTEXT} --num_transformer_blocks 2 --embedding_dim 
 
 def built(flags: str) -> LanguageModel:
     torch.manual_seed(0)
-    recipe = "" if "--recipe" in flags or "baseline" in flags else "--recipe laptop"
+    recipe = "" if "--recipe" in flags or "_transformer" in flags else "--recipe laptop"
     config = parse_command_line(f"{SMALL} {recipe} {flags}".split())
     model = build_model(config, VOCABULARY, SEPARATOR, PAD).double().eval().requires_grad_(False)
     for parameter in model.network.parameters():
@@ -42,3 +42,8 @@ def residual_model(conditioning: str = "default", flags: str = "") -> EnergyLM:
 @lru_cache
 def plain_model() -> LanguageModel:
     return built("--model_name baseline_transformer")
+
+
+@lru_cache
+def looped_model() -> LanguageModel:
+    return built("--model_name looped_transformer --evaluation_loops 3")
