@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 MAX_UNTRACKED_BYTES = 50_000_000  # larger files that git does not track are data, not code
 SECRETS = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*", "*credentials*", "*secret*")
 GENERATED = re.compile(r"\.|(logs|build|__pycache__|wandb)$|.*\.egg-info$")  # folders that tools make
+CHOSEN_BY_MATCH_FLOPS = ("max_steps", "num_transformer_blocks", "warm_up_steps", "max_scheduling_steps")
 SHARED_FILES = ("code", "code.json", "code.diff", "environment.json", "submission.json")
 
 
@@ -346,7 +347,10 @@ def write_shared_files(sweep_dir: Path, tree: Path, record: dict[str, Any]) -> N
 
 def write_run_files(staging: Path, row: SweepRow, script: str, sweep_dir: Path) -> None:
     """Write all files of one run."""
-    lineage = {"parent": row.parent, "how": "sweep", "changes": row.varied, "sweep": sweep_dir.name}
+    lineage: dict[str, Any] = {"parent": row.parent, "how": "sweep", "changes": row.varied, "sweep": sweep_dir.name}
+    values = values_of(row.config)
+    if values.get("match_flops") is not None:  # the run's settings will have what it chose
+        lineage["asked"] = {name: values[name] for name in CHOSEN_BY_MATCH_FLOPS if name in values}
     for name in SHARED_FILES:
         link(sweep_dir / name, staging / name)
     (staging / "config.json").write_text(json_text(to_dict(row.config)))

@@ -83,7 +83,14 @@ def queue(argv: list[str]) -> int:
         start(logs)
     elif Path(what).suffix.lower() in (".yaml", ".yml", ".csv"):
         from launch.sweep import sweep
+        from launch.sweep_file import read_sweep
 
+        if read_sweep(Path(what)).study is not None:  # it runs in the foreground, so here as a job of the queue
+            file = str(Path(what).absolute())
+            words = ["python", "-m", "launch", "sweep", file, "--cluster", "local", "--logs_dir", str(logs)]
+            add_commands(logs, [(1, words)], "")
+            start(logs)
+            return 0
         return sweep([what, "--cluster", "local", "--logs_dir", str(logs)])
     else:
         add_commands(logs, read_commands(Path(what)), "line {}: ")

@@ -6,6 +6,7 @@ runs. New ones become tasks of Slurm arrays, cut to the cluster's limit, or jobs
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
@@ -50,6 +51,7 @@ from launch.script import (
     sbatch_options,
 )
 from launch.slurm import ACTIVE, SLURM_HELP, STATES, choose_cluster, header_for, jobs_of, largest_array, status_of
+from launch.study_file import Study
 from launch.submission import Submission, check_with_slurm
 from launch.submit import DRY_RUN_ID, logs_flag, print_start
 from launch.sweep_file import Row, SweepFile, flag_words, group_by_row, read_sweep
@@ -70,7 +72,9 @@ def sweep(argv: list[str]) -> int:
     parser = CommandParser("python -m launch sweep", PURPOSE)
     parser.add_argument("file", metavar="FILE", help="YAML or CSV; docs/sweeps.md shows both")
     parser.add_argument("--dry_run", action="store_true", help="show what would happen, and make nothing")
-    parser.add_argument("--max_parallel", type=int, metavar="N", help="at most so many runs at once, on Slurm")
+    parser.add_argument(
+        "--max_parallel", type=int, metavar="N", help="at most so many runs at once, on Slurm; a study's also here"
+    )
     parser.add_argument("--header", metavar="H", help="a file of job_scripts/headers/: what to ask Slurm for")
     parser.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE", help=SLURM_HELP)
     parser.add_argument(
@@ -81,13 +85,23 @@ def sweep(argv: list[str]) -> int:
     )
     parser.add_argument("--with_twin", action="store_true", help="beside every run the baseline of its task")
     parser.add_argument("--evaluate", action="store_true", help="python -m inference evaluate after each run")
+    parser.add_argument(
+        "--skip_failed", action="store_true", help="of a study: rows that failed are not run again, and count as lost"
+    )
+    parser.add_argument("--follow", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.max_parallel is not None and options.max_parallel < 1:
         raise UserError(f"--max_parallel is {options.max_parallel}: give a whole number of at least 1.")
     path, logs = Path(options.file), Path(options.logs_dir).absolute()
     sweep_file = read_sweep(path)
-    rows = plan_rows(replace(sweep_file, twin=sweep_file.twin or options.with_twin), logs)
     cluster = choose_cluster(options.cluster)
+    if options.header is None and cluster == "slurm":
+        options.header = sweep_file.header
+    if sweep_file.study is not None:
+        return start_study(sweep_file.study, path, logs, options, argv, cluster)
+    if options.skip_failed:
+        raise UserError("--skip_failed has no effect on this file, which is no study: remove it.")
+    rows = plan_rows(replace(sweep_file, twin=sweep_file.twin or options.with_twin), logs)
     header = header_for(options.header, cluster, options.slurm)
     if options.max_parallel is not None and header is None:
         raise UserError("--max_parallel has no effect on this machine, where rows run one after another: remove it.")
@@ -114,6 +128,23 @@ def sweep(argv: list[str]) -> int:
     print_start(start)
     print(f"follow  python -m launch status{logs_flag(logs)}")
     return 0
+
+
+def start_study(
+    study: Study, path: Path, logs: Path, options: argparse.Namespace, argv: list[str], cluster: str
+) -> int:
+    """The command for a file that is a study."""
+    from launch.study import Options, apply_study  # here, since that module imports this one
+
+    for flag, instead in {
+        "with_twin": "name the baseline under contestants",
+        "evaluate": "its winners are tested when they are confirmed",
+    }.items():
+        if getattr(options, flag):
+            raise UserError(f"--{flag} has no effect on a study: {instead}; remove it.")
+    header = header_for(options.header, cluster, options.slurm)
+    of_command = Options(argv, options.dry_run, options.max_parallel, options.skip_failed, options.follow)
+    return apply_study(study, path, logs, header, of_command)
 
 
 def show_rows(rows: Sequence[SweepRow]) -> None:
@@ -276,7 +307,7 @@ def compare_with_runs(rows: Sequence[SweepRow], logs: Path, queued: set[Path]) -
     runs_by_identity: dict[tuple[Any, ...], list[Run]] = {}
     for run in all_runs(logs):
         try:
-            key = identity(run.settings)
+            key = identity(asked_settings(run))
             if key in identities:
                 runs_by_identity.setdefault(key, []).append(run)
         except TypeError:  # a record with values that no flag can have
@@ -290,6 +321,14 @@ def compare_with_runs(rows: Sequence[SweepRow], logs: Path, queued: set[Path]) -
         first[row.identity] = row.number
         runs = runs_by_identity.get(row.identity, [])
         decide(row, [(run, QUEUED if run.path in queued else status_of(run, jobs).state) for run in runs])
+
+
+def asked_settings(run: Run) -> dict[str, Any]:
+    """The settings of a run as its row had them: --match_flops has replaced some by what it chose."""
+    if run.settings.get("match_flops") is None:
+        return run.settings
+    asked = run.read("lineage.json").get("asked")
+    return run.settings | (asked if isinstance(asked, dict) else {})
 
 
 def decide(row: SweepRow, states: Sequence[tuple[Run, str]]) -> None:

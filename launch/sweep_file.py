@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from config.config_file import load_yaml
 from config.flags import Flag, SettingsError, allowed_text
@@ -20,7 +20,12 @@ from config.task_flags import all_names, task_flags
 from core.errors import UserError
 from core.text import format_value
 
-KEYS = ("base", "grid", "rows", "twin")
+if TYPE_CHECKING:
+    from launch.study_file import Study
+
+KEYS = ("base", "grid", "rows", "twin", "header")
+ONLY_OF_STUDY = ("contestants", "tune", "confirm")  # keys by which a file is a study
+DEEPEST_OF_STUDY = 6  # contestants, name, rows, row, flag, item of a list
 MAX_ROWS = 20_000  # more are a mistake
 EXAMPLE = "write `grid:` with a list for each flag, or `rows:` with a list of flags for each run"
 SWEEP_FLAGS = {  # flags that the sweep sets for all rows
@@ -33,11 +38,16 @@ Row = dict[str, Any]  # {flag: value}, by the flag's canonical name
 
 @dataclass(frozen=True)
 class SweepFile:
-    """name: the beginning of the runs' names. rows: one per run. twin: add the baseline of each."""
+    """name: the beginning of the runs' names. rows: one per run. twin: add the baseline of each.
+
+    header: the --header of this file where none is given. study: where the file is one; its rows come in stages.
+    """
 
     name: str
     rows: list[Row]
     twin: bool = False
+    header: str | None = None
+    study: Study | None = None
 
 
 def read_sweep(path: Path) -> SweepFile:
@@ -50,7 +60,7 @@ def read_sweep(path: Path) -> SweepFile:
         sweep = read_yaml(path, text, problems)
     if problems:
         raise SettingsError(problems)
-    if not sweep.rows:
+    if not sweep.rows and sweep.study is None:
         raise UserError(f"FILE is {str(path)!r}: it has no rows; {EXAMPLE}.")
     return sweep
 
@@ -93,8 +103,9 @@ def read_table(text: str, problems: list[str]) -> list[Row]:
 
 def read_yaml(path: Path, text: str, problems: list[str]) -> SweepFile:
     repeated: list[str] = []
+    is_deep = any(key in text for key in ONLY_OF_STUDY)
     try:
-        tree = load_yaml(text, repeated)
+        tree = load_yaml(text, repeated, DEEPEST_OF_STUDY) if is_deep else load_yaml(text, repeated)
     except RecursionError:
         raise UserError(f"FILE is {str(path)!r}: it is nested too deeply; {EXAMPLE}.") from None
     except ValueError as problem:
@@ -102,6 +113,14 @@ def read_yaml(path: Path, text: str, problems: list[str]) -> SweepFile:
     problems += [f"{key} is given twice: keep one." for key in repeated]
     if not isinstance(tree, dict):
         raise UserError(f"FILE is {str(path)!r}: it is no mapping; {EXAMPLE}.")
+    header = tree.get("header")
+    if header is not None and not (isinstance(header, str) and header):
+        problems.append(f"header is {format_value(header)}: name a file of job_scripts/headers/.")
+        header = None
+    if any(key in tree for key in ONLY_OF_STUDY):
+        from launch.study_file import read_study  # here, since that module imports this one
+
+        return SweepFile(path.stem, [], header=header, study=read_study(path.stem, tree, problems))
     for key in tree.keys() - set(KEYS):
         near = difflib.get_close_matches(key, KEYS, 1)
         what = f"did you mean {near[0]}?" if near else "flags go under base, grid or rows."
@@ -130,7 +149,7 @@ def read_yaml(path: Path, text: str, problems: list[str]) -> SweepFile:
         if numbers := [number for number, row in enumerate(rows, 1) if name in row]:
             problems.append(f"{name} is under grid and in row {numbers[0]}: keep one.")
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    return SweepFile(path.stem, [base | row | cell for row in rows for cell in combinations], bool(twin))
+    return SweepFile(path.stem, [base | row | cell for row in rows for cell in combinations], bool(twin), header)
 
 
 def mapping_of(value: Any, what: str, problems: list[str]) -> dict[str, Any]:

@@ -38,6 +38,33 @@ if is_set("waits") and number == 1:
     time.sleep(120)
 end("error: ValueError", 1) if is_set("fails") else end("finished", 0)
 """
+STUDY = """\
+base: {no_wandb: true, max_steps: 10}
+contestants:
+  ours: {flags: {model_size: 4xs}, grid: {peak_learning_rate: [1e-3, 3e-3]}}
+  theirs: {flags: {model_name: baseline_transformer, model_size: 4xs}, grid: {peak_learning_rate: [1e-3, 3e-3]}}
+tune: {by: valid_loss, seeds: [1]}
+confirm: {seeds: [11, 12, 13], measures: [test_loss]}
+"""
+# As PRETENDING_TRAIN_MODEL, with numbers: the loss is lowest at 3e-3 for `ours` and at 1e-3 for `theirs`.
+MEASURING_TRAIN_MODEL = PRETENDING_TRAIN_MODEL.replace(
+    'end("error: ValueError", 1) if',
+    """\
+flags = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--") and "=" in word)
+rate, seed = float(flags["peak_learning_rate"]), int(flags["seed"])
+is_ours = "model_name" not in flags
+loss = (1.0 if is_ours else 2.0) + (0.5 if is_ours == (rate == 1e-3) else 0.0)
+row = {"step": 10, "valid_loss": loss, "flops": 1000, "seconds": 2.5}
+if "--run_testing_after_training" in sys.argv:
+    row["test_loss"] = loss + seed / 1000
+with open(os.path.join(run, "metrics.jsonl"), "a") as file:
+    file.write(json.dumps(row) + "\\n")
+with open(os.path.join(run, "model.json"), "w") as file:
+    file.write('{"parameters": 1234}')
+if is_set("diverges"):
+    end("diverged: loss is nan", 1)
+end("error: ValueError", 1) if""",
+)
 
 
 class Launcher(Checkout):

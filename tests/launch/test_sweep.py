@@ -18,6 +18,7 @@ from config import SettingsError, parse_command_line
 from config.record import to_dict, values_of
 from core.errors import UserError
 from launch.script import job_script
+from launch.study import check_study
 from launch.sweep import compare_with_runs, plan_rows, run_names, twins
 from launch.sweep_file import SweepFile, flag_words, group_by_row, read_sweep, spans
 from tests.conftest import ROOT
@@ -135,11 +136,17 @@ def test_rows_reach_a_run_as_they_were_written(tmp_path: Path, values: list[str]
 def test_the_examples_of_the_page(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "sweeps.md").read_text()
     examples = re.findall(r"^```(yaml|csv)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    rows = []
+    rows, studies = [], []
     for kind, text in examples:
         (tmp_path / f"lr.{kind}").write_text(text)
-        rows.append(plan_rows(read_sweep(tmp_path / f"lr.{kind}"), tmp_path))
-    assert [len(each) for each in rows] == [6, 4, 2]
+        sweep = read_sweep(tmp_path / f"lr.{kind}")
+        if sweep.study is not None:
+            studies.append(check_study(sweep.study, tmp_path))
+        else:
+            rows.append(plan_rows(sweep, tmp_path))
+    assert [len(each) for each in rows] == [6, 4, 2] and [list(each) for each in studies] == [
+        ["valid_loss", "test_loss", "test_perplexity"]
+    ]
     assert rows[0][2].name in page
 
 

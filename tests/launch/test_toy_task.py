@@ -135,9 +135,11 @@ def test_what_belongs_to_a_package(importable: Path) -> None:
     assert code.skipped == ["toylab/.env"]
     assert sorted(code.files) == [
         "toylab/__init__.py",
+        "toylab/failing.py",
         "toylab/mixture.py",
         "toylab/mixture_model.py",
         "toylab/part/points.txt",
+        "toylab/silent.py",
     ]
     for task in ("language", "tasks.language"):
         code = Code({"tasks/__init__.py": ROOT / "tasks" / "__init__.py"})

@@ -18,7 +18,7 @@ from launch.slurm import largest_array
 from launch.sweep import submit_arrays
 from runs.run import Run
 from tests.conftest import ROOT
-from tests.launch.launcher import Launcher, wait
+from tests.launch.launcher import MEASURING_TRAIN_MODEL, STUDY, Launcher, wait
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import NASTY, TINY, attempts, environment, losses
 
@@ -107,6 +107,61 @@ def test_a_row_whose_job_is_lost_goes_on_in_its_folder(cluster: Cluster, tmp_pat
     assert re.search(r"resumes: (cancelled|interrupted)", launcher.launch("sweep", file, more=cluster.environment))
     wait("its end", lambda: launcher.runs()[0].state == "finished")
     assert len(launcher.runs()) == 1 and [row["first_step"] for row in launcher.starts("one")] == [0, 1]
+
+
+def test_a_study_goes_on_by_itself(cluster: Cluster, tmp_path: Path) -> None:
+    """A job that depends on the rows of tuning submits those that confirm, another one writes the table."""
+    launcher = Launcher(tmp_path / NASTY)
+    (launcher.root / "train_model.py").write_text(MEASURING_TRAIN_MODEL)
+    header = launcher.root / "job_scripts" / "headers" / "mine.slurm"
+    header.write_text("#SBATCH --cpus-per-task=1\n#SBATCH --mem=100M\nexport FROM_HEADER='it is'\n")
+    launcher.tell("waits", "mine-ours-peak-learning-rate-3e-3")
+    file = launcher.file("mine.yaml", f"header: mine\n{STUDY.replace('max_steps: 10', 'dataset_dir: texts')}")
+    output = launcher.launch("sweep", file, more=cluster.environment)
+    assert "4 rows: 4 new; 4 to submit" in output and re.search(r"^array \d+: 4 runs$", output, re.MULTILINE)
+    (job,) = re.findall(r"^next    job (\d+) goes on when these rows have ended", output, re.MULTILINE)
+    name = "mine-ours-peak_learning_rate=3e-3"
+    wait("its start", lambda: bool(launcher.starts(name)))
+    wait("the others", lambda: sum(run.state == "finished" for run in launcher.runs()) == 3)
+    output = launcher.launch("sweep", file, more=cluster.environment)
+    assert f"next    job {job} goes on when these rows have ended" in output, "one is enough"
+    (launcher.root / "launch" / "study.py").write_text("raise SystemExit('the checkout was changed')\n")
+    array = launcher.run_named(name).job_name
+    assert array is not None
+    cluster.run("scancel", "--signal=USR1", array)  # interrupted and queued again, which is no end
+    folder = launcher.logs / "sweeps" / "mine"
+
+    def logs() -> str:
+        return "\n".join(log.read_text() for log in folder.glob("next-*.log"))
+
+    wait("the table", lambda: "table   " in logs())
+    assert "ours is better, the intervals are apart." in logs(), "its log has the table"
+    record = json.loads((folder / "study.json").read_bytes())
+    assert record["stage"] == "done" and len(record["runs"]) == 10 and len(launcher.runs()) == 10
+    assert {run.settings["dataset_dir"] for run in launcher.runs()} == {str(launcher.root / "texts")}
+    codes = {(run.path / "code").resolve() for run in launcher.runs()}
+    assert len(codes) == 1, "both stages ran the code that was there when the study was submitted"
+    assert len(launcher.starts(name)) == 2 and not list(tmp_path.rglob("gone"))
+    cluster.wait_until_idle()
+
+
+def test_a_study_whose_row_failed_waits_for_a_person(cluster: Cluster, tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path / "launcher")
+    (launcher.root / "train_model.py").write_text(MEASURING_TRAIN_MODEL)
+    launcher.tell("fails", "mine-ours-peak-learning-rate-3e-3")
+    file = launcher.file("mine.yaml", STUDY)
+    words = ("sweep", file, "--slurm", "cpus_per_task=1", "--slurm", "mem=100M")
+    launcher.launch(*words, more=cluster.environment)
+    folder = launcher.logs / "sweeps" / "mine"
+    wait("its end", lambda: any("did not come to the end" in log.read_text() for log in folder.glob("next-*.log")))
+    assert len(launcher.runs()) == 4, "nothing is run again by itself"
+    (launcher.logs / "fails").unlink()
+    cluster.wait_until_idle()
+    output = launcher.launch(*words, more=cluster.environment)
+    assert "4 rows: 3 done, 1 again; 1 to submit" in output
+    wait("the table", (folder / "table.csv").exists)
+    assert len(launcher.runs()) == 11
+    cluster.wait_until_idle()
 
 
 def test_arrays_are_cut_to_the_limit(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
