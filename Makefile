@@ -4,10 +4,10 @@ BIN := .venv/bin
 OWN := it is left as it is. For one of this folder's own: make clean setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test golden lint bench slurm-up slurm-down clean own
+.PHONY: help setup train train-reasoning test golden lint bench slurm-up slurm-down clean own
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/installed  ## make .venv and install what is pinned in setup.cfg; instant when nothing changed
 
@@ -29,6 +29,10 @@ own:
 
 train: setup  ## train an EBT, then its Transformer++, on text that Python carries; flags in ARGS="--max_steps 100"
 	$(BIN)/python train_model.py --no_wandb --compare_baseline $(ARGS)
+
+train-reasoning: setup  ## train four models of puzzles with equal FLOPs, compare them, and watch one being solved
+	$(BIN)/python -m launch sweep job_scripts/reasoning/reasoning.yaml --cluster local $(ARGS)
+	$(BIN)/python -m inference solve --run reasoning-EBT-confirm --candidates 1
 
 test: setup  ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)

@@ -1,7 +1,8 @@
-"""How well models learn, with three seeds each: kinds of energy, truncation, and Transformer++ beside them.
+"""How well models learn, with three seeds each: language (kinds of energy, Transformer++ beside them), then puzzles.
 
 Every run is a `python train_model.py` of its own, on one thread, as many at a time as there are cores. Groups are
-compared at equal steps; one at equal FLOPs takes as many more steps as its own are cheaper. Half an hour on two cores.
+compared at equal steps; one at equal FLOPs takes as many more steps as its own are cheaper. Half an hour on two cores,
+and a quarter more for the puzzles.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from statistics import mean, stdev
 
 import torch
 
+from benchmarks import puzzles
 from benchmarks.measure import ROOT, Sheet
 from config import parse_command_line
 from config.settings import Transformer
@@ -63,7 +65,11 @@ ARMS = (
 )
 
 
-def run(arms: Sequence[Arm] = ARMS, seeds: Sequence[int] = SEEDS, steps: int = STEPS, more: str = "") -> list[Sheet]:
+def run() -> list[Sheet]:
+    return [language(), *puzzles.run()]
+
+
+def language(arms: Sequence[Arm] = ARMS, seeds: Sequence[int] = SEEDS, steps: int = STEPS, more: str = "") -> Sheet:
     flops = {(arm.group, arm.name): step_flops(f"{arm.flags} {more}") for arm in arms}
     counts = {}
     for arm in arms:
@@ -90,7 +96,7 @@ def run(arms: Sequence[Arm] = ARMS, seeds: Sequence[int] = SEEDS, steps: int = S
         f"validation loss in nats per byte of pydocs, {len(seeds)} seeds; spread is the standard deviation over seeds"
     )
     headings = ("shape", "arm", "parameters", "steps", "TFLOP", "loss", "spread", "by seed")
-    return [Sheet(title, headings, rows, frozenset({"shape", "arm", "by seed"}))]
+    return Sheet(title, headings, rows, frozenset({"shape", "arm", "by seed"}))
 
 
 def model_of(flags: str) -> tuple[LanguageModel, int, int]:

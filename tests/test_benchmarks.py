@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import concatenated, energy, inference, thinking
+from benchmarks import concatenated, energy, inference, puzzles, thinking
 from benchmarks.__main__ import PARTS, main
 from config import parse_command_line
 from models.language import EnergyLM
@@ -126,3 +126,11 @@ def test_a_model_is_trained_to_think_and_its_curve_drawn(tmp_path: Path) -> None
     }
     assert all("+-" in row[4] and "+-" in row[5] for row in sheet.rows)
     assert (tmp_path / "think_curve.png").stat().st_size > 10_000
+
+
+def test_models_of_puzzles_are_trained_and_held_against_their_bars() -> None:
+    short = {"match_flops": "1e10", "num_puzzles": 128, "num_eval_puzzles": 8}
+    (sheet,) = puzzles.run((0,), short, rows=4)
+    assert [row[:2] for row in sheet.rows] == [bar[:2] for bar in puzzles.BARS]
+    assert all(0 <= float(row[3]) <= 1 and row[3] == row[5] for row in sheet.rows)  # one seed is its own mean
+    assert "NO" in sheet.rows[0][-1] and sheet.rows[-1][-1].endswith("yes")  # nothing is solved so soon
