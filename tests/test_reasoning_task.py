@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -20,7 +21,8 @@ from config.settings import Blocks
 from config.task import headline
 from core.errors import UserError
 from core.files import read_rows
-from data.reasoning.references import ELIMINATION, GUESS, allowed_symbols, puzzle_references
+from data.reasoning.build import find_puzzle
+from data.reasoning.references import BLIND_GUESS, ELIMINATION, GUESS, SOLVER, allowed_symbols, puzzle_references
 from runs.pictures import pictures_by_step
 from tasks import find_task
 from tasks.reasoning import PuzzleEnergy, Puzzles, Thinking
@@ -279,8 +281,6 @@ def test_the_difference_is_in_words() -> None:
 
 
 def test_references_know_the_rules() -> None:
-    from data.reasoning.build import find_puzzle
-
     puzzle = find_puzzle("sudoku:4")
     puzzles = puzzle.generate("valid", 0, 24, seed=0)
     allowed = allowed_symbols(puzzle, puzzles, puzzles.given)
@@ -302,3 +302,11 @@ def test_references_know_the_rules() -> None:
     found = puzzle_references(puzzle, puzzles)
     assert found[GUESS]["solved"] <= found[ELIMINATION]["solved"] <= found["exact solver"]["solved"] == 1.0
     assert 0 < found[GUESS]["loss"] < np.log(4)
+
+
+@pytest.mark.parametrize("name", ["reachability:12", "addition:3", "sorting:6"])
+def test_rules_that_tell_each_cell_are_no_reference(name: str) -> None:
+    puzzle = find_puzzle(name)
+    references = puzzle_references(puzzle, puzzle.generate("valid", 0, 20, seed=1))
+    assert list(references) == [BLIND_GUESS, SOLVER] and references[BLIND_GUESS]["solved"] < 0.2
+    assert references[BLIND_GUESS]["loss"] == pytest.approx(math.log(len(puzzle.spec.symbols)))

@@ -106,7 +106,7 @@ class Reachability(Puzzle):
     def parse(self, text: str) -> PuzzleSet:
         """`3: 0-1 1-3 2-4`: the source, then the edges; nodes count from 0."""
         usage = f"write the source and the edges of nodes 0 to {self.nodes - 1}, as 3: 0-1 1-3"
-        match = re.fullmatch(r"\s*(\d+)\s*:((?:\s*\d+\s*-\s*\d+[\s,]*)*)", text, re.ASCII)
+        match = re.fullmatch(r"\s*(\d+)\s*:((?:\s*\d+\s*-\s*\d+[\s,]*)*)\s*", text, re.ASCII)
         if match is None:
             raise UserError(f"--puzzle is {text.strip()[:60]!r}: {usage}.")
         pairs = [(int(a), int(b)) for a, b in re.findall(r"(\d+)\s*-\s*(\d+)", match[2], re.ASCII)]

@@ -10,6 +10,7 @@ import numpy as np
 from data.reasoning.puzzle import IN_DISTRIBUTION, SEVERAL, SHIFTED, Puzzle, PuzzleSet
 
 GUESS, ELIMINATION, SOLVER = "guess among what the clues allow", "filled by elimination", "exact solver"
+BLIND_GUESS = "guess among all symbols"
 SHARES = {IN_DISTRIBUTION: "solved", SHIFTED: "solved_shifted", SEVERAL: "solved_several"}
 
 
@@ -67,9 +68,11 @@ def solved_shares(puzzle: Puzzle, puzzles: PuzzleSet, board: np.ndarray) -> dict
 def puzzle_references(puzzle: Puzzle, puzzles: PuzzleSet) -> dict[str, dict[str, float]]:
     """Measures of what needs no learning, by its name; the first is what a model must beat."""
     allowed = allowed_symbols(puzzle, puzzles, puzzles.given)
+    # Rules that compare each cell with the answer, as in a graph or a sum, tell it: that is no guess.
+    tell_the_answer = (allowed.sum(axis=-1) == 1)[(puzzles.given < 0) & puzzles.real].all()
+    allowed = allowed | tell_the_answer
     guess = solved_shares(puzzle, puzzles, draw_guess(puzzles, allowed))
-    return {
-        GUESS: guess | {"loss": guess_loss(puzzles, allowed)},
-        ELIMINATION: solved_shares(puzzle, puzzles, eliminate(puzzle, puzzles)),
-        SOLVER: dict.fromkeys(guess, 1.0),
-    }
+    references = {(BLIND_GUESS if tell_the_answer else GUESS): guess | {"loss": guess_loss(puzzles, allowed)}}
+    if not tell_the_answer:
+        references[ELIMINATION] = solved_shares(puzzle, puzzles, eliminate(puzzle, puzzles))
+    return references | {SOLVER: dict.fromkeys(guess, 1.0)}
