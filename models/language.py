@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import torch
@@ -19,11 +18,11 @@ from models.energy_check import check_energy
 from models.energy_model import Contexts, EnergyModel, WalkSettings
 from models.energy_transformer import Context, EnergyTransformer
 from models.layers.vocabulary import cross_entropy
-from models.model import Batch, Evaluation, Model
+from models.model import Batch, Evaluation, Model, RandomLoops
 from models.noise import keyed_normal, noise_key, parallel_normal
 from models.replay import ReplayBuffer
 from models.spaces import UpdateRule, Vocabulary
-from models.transformer import LoopedTransformer, draw_loops
+from models.transformer import LoopedTransformer
 
 SPREAD_POSITIONS = 256  # of each batch, on which the spread of predictions is measured
 GAIN_POSITIONS = 128  # of the first row, on which the gain of walking is measured
@@ -93,7 +92,7 @@ class TransformerLM(Model):
         self.evaluation.update(self(batch["input_ids"][:, :-1]), batch["input_ids"][:, 1:])
 
 
-class LoopedLM(TransformerLM):
+class LoopedLM(RandomLoops, TransformerLM):
     """A looped transformer, whose number of loops is drawn per batch in training; the loss is that of the last loop."""
 
     network: LoopedTransformer
@@ -102,22 +101,10 @@ class LoopedLM(TransformerLM):
         super().__init__(network, vocab_size, pad_id)
         self.loops = loops
 
-    def step_counts(self) -> tuple[int, ...]:
-        return tuple(self.loops)
-
-    @contextmanager
-    def with_steps(self, count: int) -> Iterator[None]:
-        loops, self.loops = self.loops, range(count, count + 1)
-        try:
-            yield
-        finally:
-            self.loops = loops
-
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        targets_N, loops = batch["input_ids"][:, 1:].flatten(), draw_loops(self.loops)
+        targets_N, loops = batch["input_ids"][:, 1:].flatten(), self.draw_loops()
         *_, s_BSD = self.network.states_by_loop(batch["input_ids"][:, :-1], loops)
         logits_BSV = self.network.head(self.network.norm(s_BSD))
-        self.measured = {"steps": torch.tensor(float(loops))}
         return F.cross_entropy(logits_BSV.flatten(0, 1).float(), targets_N, ignore_index=self.pad_id)
 
 

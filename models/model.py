@@ -119,3 +119,27 @@ class Model(pl.LightningModule):
     ) -> None:
         limit = gradient_clip_val or float("inf")
         self.gradient_norm = nn.utils.clip_grad_norm_(self.parameters(), limit).detach()
+
+
+class RandomLoops(Model):
+    """A model whose blocks are repeated, in training a number of times that is drawn per batch from `loops`."""
+
+    loops: range
+
+    def step_counts(self) -> tuple[int, ...]:
+        return tuple(self.loops)
+
+    @contextmanager
+    def with_steps(self, count: int) -> Iterator[None]:
+        loops, self.loops = self.loops, range(count, count + 1)
+        try:
+            yield
+        finally:
+            self.loops = loops
+
+    def draw_loops(self) -> int:
+        """The loops of a training batch, which are measured: uniform, without a draw where there is one count."""
+        first, last = self.loops[0], self.loops[-1]
+        drawn = first if first == last else int(torch.randint(first, last + 1, ()))
+        self.measured = {"steps": torch.tensor(float(drawn))}
+        return drawn

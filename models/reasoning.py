@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -21,12 +20,11 @@ from core.errors import UserError
 from models.energy_check import check_energy
 from models.energy_model import Contexts, EnergyModel, WalkSettings
 from models.layers.norm import NORMS
-from models.model import Batch, Evaluation, Model
+from models.model import Batch, Evaluation, Model, RandomLoops
 from models.noise import keyed_normal, noise_key, parallel_normal
 from models.puzzle_transformer import Clues, PuzzleContext, PuzzleShape, PuzzleTransformer, clues_of
 from models.replay import ReplayBuffer
 from models.spaces import Cells
-from models.transformer import draw_loops
 from models.walk import Step
 
 __all__ = [
@@ -200,7 +198,7 @@ class FeedForwardPuzzleModel(PuzzlePredictions, Model):
         return answer_log_probability(self(batch), batch, answer_BN)
 
 
-class LoopedPuzzleModel(PuzzlePredictions, Model):
+class LoopedPuzzleModel(PuzzlePredictions, RandomLoops):
     """The blocks again and again, with the same weights: s <- blocks(norm(s) + x), from s = 0.
 
     x: the embedded puzzle, which is added at each loop. Without the norm s grows from loop to loop, and more loops than
@@ -237,21 +235,8 @@ class LoopedPuzzleModel(PuzzlePredictions, Model):
         *_, s_BND = self.states(batch, self.evaluation_loops)
         return self.network.readout(s_BND)
 
-    def step_counts(self) -> tuple[int, ...]:
-        return tuple(self.loops)
-
-    @contextmanager
-    def with_steps(self, count: int) -> Iterator[None]:
-        loops, self.loops = self.loops, range(count, count + 1)
-        try:
-            yield
-        finally:
-            self.loops = loops
-
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loops = draw_loops(self.loops)
-        *_, s_BND = self.states(batch, loops)
-        self.measured = {"steps": torch.tensor(float(loops))}
+        *_, s_BND = self.states(batch, self.draw_loops())
         return blanks_loss(self.network.readout(s_BND), blanks_answer(batch))
 
     def evaluate(self, batch: Batch) -> None:

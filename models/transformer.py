@@ -150,11 +150,6 @@ class LoopedTransformer(Transformer):
         return self.states(self.embedding(tokens_BS), *self.places(tokens_BS), loops)
 
 
-def draw_loops(counts: range) -> int:
-    """How many loops a training batch takes: uniform among the counts, without a draw where there is one."""
-    return counts[0] if len(counts) == 1 else int(torch.randint(counts[0], counts[-1] + 1, ()))
-
-
 def init_weights(model: nn.Module, shape: InitShape) -> None:
     """Xavier or He for linear layers; the 2L layers that add to the residual stream start smaller."""
     into_stream = ("attention.output", "feed_forward.output")
